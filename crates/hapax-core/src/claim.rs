@@ -67,6 +67,11 @@ pub struct Key {
 }
 
 impl Key {
+    /// The key of a message whose producer does not say when it was sent.
+    pub fn new(id: MessageId, digest: Digest) -> Self {
+        Self { id, digest, sent_at: None, order: None, place: None }
+    }
+
     /// The key of a message that comes from a source.
     pub fn of(message: &RawMessage) -> Self {
         Self {

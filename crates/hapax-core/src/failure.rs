@@ -51,8 +51,8 @@ impl Fault {
     }
 
     /// The error itself.
-    pub fn error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
-        self.error.as_ref()
+    pub fn error(&self) -> &BoxError {
+        &self.error
     }
 }
 

@@ -83,7 +83,7 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// What an error that came out of a handler means to this store, if it is one of its driver's.
     /// Wrapped errors are found as far as `source()` leads; a miss is no harm, only an attempt charged.
-    fn kind_of(&self, error: &(dyn StdError + 'static)) -> Option<ErrorKind>;
+    fn kind_of(&self, error: &(dyn StdError + 'static)) -> Option<(ErrorKind, Code)>;
 
     /// Whether the store answers and takes writes. One round trip.
     fn ping(&self) -> impl Future<Output = Result<()>> + Send;
@@ -179,6 +179,15 @@ pub trait Inbox: Store {
     /// the lazy strategy where the handler has no transaction. Says whether the row is new.
     fn record(&self, consumer: &ConsumerName, key: &Key) -> impl Future<Output = Result<bool>> + Send;
 
+    /// The same in a handler's transaction, after the handler: the last step of the lazy strategy. Says
+    /// whether the row is new; if it is not, the race is lost and the transaction is to be rolled back.
+    fn record_in(
+        &self,
+        tx: &mut Self::Tx,
+        consumer: &ConsumerName,
+        key: &Key,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
     /// Moves every record of a consumer to a new name, in one transaction.
     /// [`Code::NameTaken`] if the new name has records. Answers with the number of inbox rows moved.
     fn rename(&self, from: &ConsumerName, to: &ConsumerName) -> impl Future<Output = Result<u64>> + Send;
@@ -210,6 +219,8 @@ pub struct Waiting {
     pub id: MessageId,
     /// The message as it came.
     pub envelope: Envelope,
+    /// The key whose order it keeps, as it was parked.
+    pub order: Option<String>,
     /// How often it failed.
     pub failures: u32,
     /// It was leased before and not given back: whoever had it may have died with it in hand.

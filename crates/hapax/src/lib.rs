@@ -1,1 +1,44 @@
-//! TBD
+#![doc = include_str!("../docs/overview.md")]
+
+mod attempt;
+mod brake;
+mod consumer;
+mod fetch;
+mod handler;
+mod health;
+mod idempotent;
+mod intake;
+mod janitor;
+mod job;
+mod keeper;
+mod lines;
+pub mod metrics;
+mod outage;
+mod prepare;
+mod room;
+mod sentence;
+mod settle;
+mod shared;
+mod suspects;
+mod suspicion;
+mod worker;
+
+pub use consumer::Consumer;
+pub use handler::{Handler, HandlerFn, PrepareFn};
+pub use hapax_core as core;
+pub use hapax_core::*;
+pub use health::{Health, Summary};
+pub use idempotent::{Handle, Idempotent, Outcome};
+pub use janitor::{AmbiguousPolicy, Janitor, Keep, Sweep};
+pub use job::Order;
+pub use lines::{Lines, LinesSettler};
+pub use shared::{Batch, OtherPayload, Strategy, UnknownType};
+
+#[cfg(feature = "rabbitmq")]
+pub use hapax_rabbitmq as rabbitmq;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use hapax_sqlx::{self as sql, sqlx};
+#[cfg(feature = "postgres")]
+pub use hapax_sqlx::{PgStore, PgTx};
+#[cfg(feature = "sqlite")]
+pub use hapax_sqlx::{SqliteStore, SqliteTx};

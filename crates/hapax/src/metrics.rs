@@ -1,0 +1,83 @@
+//! Every metric of this crate. Ids never stand in labels.
+
+use std::time::Duration;
+
+use hapax_core::ConsumerName;
+
+const MESSAGES: &str = "hapax_messages_total";
+const RETRIES: &str = "hapax_retries_total";
+const PAYLOAD_DIFFERS: &str = "hapax_payload_differs_total";
+const WITHOUT_SENT_AT: &str = "hapax_without_sent_at_total";
+const ROLLBACKS: &str = "hapax_rollbacks_total";
+const BATCH_SIZE: &str = "hapax_batch_size";
+const CLAIM: &str = "hapax_claim_seconds";
+const HANDLE: &str = "hapax_handle_seconds";
+const COMMIT: &str = "hapax_commit_seconds";
+const DELIVERY: &str = "hapax_delivery_seconds";
+const PURGED: &str = "hapax_purged_rows_total";
+
+/// Tells the recorder what each metric means. Call it once after installing a recorder.
+pub fn describe() {
+    use metrics::{Unit, describe_counter, describe_histogram};
+    describe_counter!(MESSAGES, "Messages that ended, by consumer and outcome (handled, duplicate, dead)");
+    describe_counter!(RETRIES, "Attempts after the first, by consumer");
+    describe_counter!(PAYLOAD_DIFFERS, "Copies under a known id whose payload differs, by consumer");
+    describe_counter!(
+        WITHOUT_SENT_AT,
+        "New messages without sent_at: after a purge nothing tells them from late copies"
+    );
+    describe_counter!(ROLLBACKS, "Transactions that were rolled back, by consumer and cause");
+    describe_histogram!(BATCH_SIZE, Unit::Count, "Messages in one transaction");
+    describe_histogram!(CLAIM, Unit::Seconds, "Beginning a transaction and claiming its messages");
+    describe_histogram!(HANDLE, Unit::Seconds, "One call of a handler");
+    describe_histogram!(COMMIT, Unit::Seconds, "Checking and committing a transaction");
+    describe_histogram!(DELIVERY, Unit::Seconds, "From receiving a message to settling it");
+    describe_counter!(PURGED, "Inbox rows removed by the janitor, by consumer");
+}
+
+fn label(consumer: &ConsumerName) -> String {
+    consumer.as_str().to_owned()
+}
+
+pub(crate) fn ended(consumer: &ConsumerName, outcome: &'static str, count: u64) {
+    metrics::counter!(MESSAGES, "consumer" => label(consumer), "outcome" => outcome).increment(count);
+}
+
+pub(crate) fn retried(consumer: &ConsumerName) {
+    metrics::counter!(RETRIES, "consumer" => label(consumer)).increment(1);
+}
+
+pub(crate) fn payload_differs(consumer: &ConsumerName) {
+    metrics::counter!(PAYLOAD_DIFFERS, "consumer" => label(consumer)).increment(1);
+}
+
+pub(crate) fn without_sent_at(consumer: &ConsumerName, count: u64) {
+    metrics::counter!(WITHOUT_SENT_AT, "consumer" => label(consumer)).increment(count);
+}
+
+pub(crate) fn rolled_back(consumer: &ConsumerName, cause: &'static str) {
+    metrics::counter!(ROLLBACKS, "consumer" => label(consumer), "cause" => cause).increment(1);
+}
+
+pub(crate) fn claimed(consumer: &ConsumerName, messages: usize, took: Duration) {
+    // A batch has a few thousand messages at most: exact in an f64.
+    metrics::histogram!(BATCH_SIZE, "consumer" => label(consumer))
+        .record(u32::try_from(messages).unwrap_or(u32::MAX));
+    metrics::histogram!(CLAIM, "consumer" => label(consumer)).record(took);
+}
+
+pub(crate) fn handled(consumer: &ConsumerName, took: Duration) {
+    metrics::histogram!(HANDLE, "consumer" => label(consumer)).record(took);
+}
+
+pub(crate) fn committed(consumer: &ConsumerName, took: Duration) {
+    metrics::histogram!(COMMIT, "consumer" => label(consumer)).record(took);
+}
+
+pub(crate) fn delivered(consumer: &ConsumerName, took: Duration) {
+    metrics::histogram!(DELIVERY, "consumer" => label(consumer)).record(took);
+}
+
+pub(crate) fn purged(consumer: &ConsumerName, rows: u64) {
+    metrics::counter!(PURGED, "consumer" => label(consumer)).increment(rows);
+}

@@ -1,0 +1,83 @@
+//! Waiting for a store that is away: one worker asks, the others wait for its answer.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hapax_core::{Error, Store};
+use tokio::sync::{Mutex, watch};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+/// The first wait between two questions, doubled each time.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest wait between two questions.
+const LONGEST: Duration = Duration::from_secs(5);
+
+/// Whether the store is away.
+pub(crate) struct Outage {
+    asking: Mutex<()>,
+    ended: AtomicU64,
+    away: watch::Sender<bool>,
+}
+
+impl Outage {
+    pub(crate) fn new() -> Self {
+        Self { asking: Mutex::new(()), ended: AtomicU64::new(0), away: watch::Sender::new(false) }
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        *self.away.borrow()
+    }
+
+    /// Waits while the store is away; false when `stop` came first.
+    pub(crate) async fn wait(&self, stop: &CancellationToken) -> bool {
+        let mut away = self.away.subscribe();
+        tokio::select! {
+            () = stop.cancelled() => false,
+            _ = away.wait_for(|away| !away) => true,
+        }
+    }
+
+    /// Asks the store until it answers; false when `stop` came first. However many workers find the
+    /// store away, only one of them asks, so that a recovering server is not run over.
+    pub(crate) async fn wait_until_back<S: Store>(
+        &self,
+        store: &S,
+        error: &Error,
+        stop: &CancellationToken,
+    ) -> bool {
+        let seen = self.ended.load(Ordering::SeqCst);
+        let asking = tokio::select! {
+            () = stop.cancelled() => return false,
+            asking = self.asking.lock() => asking,
+        };
+        if self.ended.load(Ordering::SeqCst) != seen {
+            return true;
+        }
+        warn!(%error, "the store is away; fetching stops until it is back");
+        self.away.send_replace(true);
+        let back = ask(store, stop).await;
+        if back {
+            info!("the store is back");
+            self.ended.fetch_add(1, Ordering::SeqCst);
+            self.away.send_replace(false);
+        }
+        drop(asking);
+        back
+    }
+}
+
+async fn ask<S: Store>(store: &S, stop: &CancellationToken) -> bool {
+    let mut pause = FIRST;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return false,
+            () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
+        }
+        // Not under the select: a connection attempt is never cancelled half way.
+        if store.ping().await.is_ok() {
+            return true;
+        }
+        pause = (pause * 2).min(LONGEST);
+    }
+}

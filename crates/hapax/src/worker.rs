@@ -1,0 +1,287 @@
+//! A worker: takes what is there, runs it, and settles what came of it.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use hapax_core::{Code, ConsumerStore, Error, Failure, Fault, Settler};
+use tracing::debug;
+
+use crate::attempt::{End, Setback};
+use crate::job::{Job, Order, Suspect};
+use crate::metrics;
+use crate::shared::Shared;
+
+/// The first wait before something busy is claimed again, doubled each time.
+const FIRST_BUSY: Duration = Duration::from_millis(10);
+/// The longest such wait.
+const LONGEST_BUSY: Duration = Duration::from_secs(1);
+/// How often a handler may say that a connection is lost while the store answers: then it is not the
+/// store's, and the failure is the handler's.
+const LOST_ELSEWHERE: u32 = 3;
+
+/// Messages that run in one transaction, and how often that met a setback.
+pub(crate) struct Segment<R> {
+    pub(crate) jobs: Vec<Job<R>>,
+    pub(crate) setbacks: u32,
+    pub(crate) lost: u32,
+}
+
+impl<R> Segment<R> {
+    pub(crate) fn of(jobs: Vec<Job<R>>) -> Self {
+        Self { jobs, setbacks: 0, lost: 0 }
+    }
+}
+
+/// One of a consumer's workers.
+pub(crate) struct Worker<R> {
+    number: usize,
+    /// What somebody else holds; claimed again when its time has come.
+    pub(crate) busy: Vec<Job<R>>,
+    /// The batch's present size: halved by a deadlock, grown back by successes.
+    max: usize,
+}
+
+impl<R> Worker<R> {
+    pub(crate) fn new(number: usize, max: usize) -> Self {
+        Self { number, busy: Vec::new(), max }
+    }
+}
+
+impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S, T, R> {
+    /// Works until there is nothing more to take and nothing busy is left, or until draining is over.
+    pub(crate) async fn work(&self, mut worker: Worker<R>) {
+        while let Some(jobs) = self.next_jobs(&mut worker).await {
+            if !jobs.is_empty() {
+                self.process(&mut worker, jobs).await;
+            }
+        }
+        self.hand_back(worker.busy).await;
+    }
+
+    /// What to run next: busy messages whose time has come, else what the intake has.
+    async fn next_jobs(&self, worker: &mut Worker<R>) -> Option<Vec<Job<R>>> {
+        if self.abort.is_cancelled() {
+            return None;
+        }
+        let now = Instant::now();
+        let due: Vec<Job<R>> =
+            worker.busy.extract_if(.., |job| job.ready_at.is_none_or(|ready| ready <= now)).collect();
+        if !due.is_empty() {
+            return Some(due);
+        }
+        let next_busy = worker.busy.iter().filter_map(|job| job.ready_at).min();
+        let busy_again = async {
+            match next_busy {
+                Some(ready) => tokio::time::sleep_until(ready.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(busy_again);
+        tokio::select! {
+            biased;
+            () = self.abort.cancelled() => None,
+            jobs = self.intake.take(worker.number, worker.max, self.settings.batch.wait) => match jobs {
+                Some(jobs) => Some(self.behind_busy(worker, jobs)),
+                None if worker.busy.is_empty() => None,
+                None => {
+                    busy_again.await;
+                    Some(Vec::new())
+                }
+            },
+            () = &mut busy_again => Some(Vec::new()),
+        }
+    }
+
+    /// Where order is kept, messages of a key wait behind one of it that is busy.
+    fn behind_busy(&self, worker: &mut Worker<R>, jobs: Vec<Job<R>>) -> Vec<Job<R>> {
+        if self.settings.order == Order::None || worker.busy.is_empty() {
+            return jobs;
+        }
+        let keys: HashSet<String> = worker
+            .busy
+            .iter()
+            .filter_map(|job| job.order_key(self.settings.order))
+            .map(str::to_owned)
+            .collect();
+        let (behind, free) = jobs
+            .into_iter()
+            .partition(|job| job.order_key(self.settings.order).is_some_and(|key| keys.contains(key)));
+        worker.busy.extend::<Vec<_>>(behind);
+        free
+    }
+
+    /// Brings messages to their ends, in delivery order. The stack holds what is still to run, the
+    /// first at the top; a batch that met a setback comes back in parts.
+    async fn process(&self, worker: &mut Worker<R>, jobs: Vec<Job<R>>) {
+        let mut stack: Vec<Segment<R>> = self.segments(jobs).into_iter().rev().map(Segment::of).collect();
+        while let Some(mut segment) = stack.pop() {
+            if self.abort.is_cancelled() {
+                stack.push(segment);
+                break;
+            }
+            self.show();
+            let Some(()) = self.prepare(worker, &mut segment).await else {
+                stack.push(segment);
+                continue;
+            };
+            if segment.jobs.is_empty() {
+                continue;
+            }
+            let outcome = if segment.jobs.iter().any(|job| job.suspect != Suspect::No) {
+                self.run_suspects(worker, segment, &mut stack).await
+            } else {
+                let _running = self.alone.read().await;
+                let outcome = self.attempt(&segment.jobs).await;
+                Some((segment, outcome))
+            };
+            if let Some((segment, outcome)) = outcome {
+                self.after(worker, segment, outcome, &mut stack).await;
+            }
+        }
+        self.hand_back(stack.into_iter().rev().flat_map(|segment| segment.jobs).collect()).await;
+    }
+
+    /// Splits messages so that no segment holds an id twice: a second copy is settled after the first
+    /// committed.
+    fn segments(&self, jobs: Vec<Job<R>>) -> Vec<Vec<Job<R>>> {
+        let mut segments = Vec::with_capacity(1);
+        let mut rest = jobs;
+        while !rest.is_empty() {
+            let mut seen = HashSet::with_capacity(rest.len());
+            let (first, again): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|job| job.id().is_none_or(|id| seen.insert(id.clone())));
+            segments.push(first);
+            rest = again;
+        }
+        segments
+    }
+
+    /// Decides what comes of a transaction: ends, or what runs again.
+    async fn after(
+        &self,
+        worker: &mut Worker<R>,
+        mut segment: Segment<R>,
+        outcome: Result<Vec<End>, Setback>,
+        stack: &mut Vec<Segment<R>>,
+    ) {
+        let setback = match outcome {
+            Ok(ends) => {
+                worker.max = (worker.max + 1).min(self.settings.batch.max);
+                return self.conclude(worker, segment.jobs, ends).await;
+            }
+            Err(setback) => setback,
+        };
+        metrics::rolled_back(&self.consumer, setback.cause());
+        debug!(consumer = %self.consumer, messages = segment.jobs.len(), cause = setback.cause(), "rolled back");
+        match setback {
+            Setback::Failed { range, failure } => {
+                self.after_failure(worker, segment, range, failure, stack).await
+            }
+            Setback::Broken(error) if segment.jobs.len() == 1 => {
+                let failure = Failure::Retry(Fault::new(error.code(), error));
+                self.charge_all(worker, segment.jobs, failure).await;
+            }
+            Setback::Broken(_) => push_halves(segment, stack),
+            Setback::Conflict => {
+                worker.max = (worker.max / 2).max(1);
+                self.pause(&mut segment).await;
+                push_halves(segment, stack);
+            }
+            Setback::Locked => {
+                self.pause(&mut segment).await;
+                push_halves(segment, stack);
+            }
+            Setback::Unknown(error) => {
+                segment.jobs.iter_mut().for_each(|job| job.uncertain = true);
+                self.outage.wait_until_back(&self.store, &error, &self.abort).await;
+                stack.push(segment);
+            }
+            Setback::Away(error) => self.after_loss(worker, segment, error, stack).await,
+            Setback::Aborted => stack.push(segment),
+        }
+    }
+
+    /// A handler failed. Alone, it is charged; in a batch, those before it, itself, and those after it
+    /// run again by themselves, since the batch's fault need not be its own.
+    async fn after_failure(
+        &self,
+        worker: &mut Worker<R>,
+        segment: Segment<R>,
+        range: std::ops::Range<usize>,
+        failure: Failure,
+        stack: &mut Vec<Segment<R>>,
+    ) {
+        if segment.jobs.len() == 1 {
+            return self.charge_all(worker, segment.jobs, failure).await;
+        }
+        if range.len() == segment.jobs.len() {
+            return push_halves(segment, stack);
+        }
+        let mut before = segment.jobs;
+        let after = before.split_off(range.end);
+        let failed = before.split_off(range.start);
+        let parts = [after, failed, before];
+        stack.extend(parts.into_iter().filter(|part| !part.is_empty()).map(Segment::of));
+    }
+
+    /// A connection was lost. If the store answers and the same happens again and again, the handler
+    /// means some other server, and the failure is its own.
+    async fn after_loss(
+        &self,
+        worker: &mut Worker<R>,
+        mut segment: Segment<R>,
+        error: Error,
+        stack: &mut Vec<Segment<R>>,
+    ) {
+        let from_handler = segment.lost >= LOST_ELSEWHERE && error.code() == Code::StoreUnavailable;
+        if from_handler && segment.jobs.len() == 1 && self.store.ping().await.is_ok() {
+            let failure = Failure::Retry(Fault::new(Code::HandlerFailed, error));
+            return self.charge_all(worker, segment.jobs, failure).await;
+        }
+        if from_handler && segment.jobs.len() > 1 {
+            return push_halves(segment, stack);
+        }
+        segment.lost += 1;
+        self.outage.wait_until_back(&self.store, &error, &self.abort).await;
+        stack.push(segment);
+    }
+
+    /// Waits before a transaction is run again, longer each time, at random within bounds so that two
+    /// that met do not meet again.
+    pub(crate) async fn pause(&self, segment: &mut Segment<R>) {
+        segment.setbacks += 1;
+        let wait = busy_wait(segment.setbacks);
+        tokio::select! {
+            () = self.abort.cancelled() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+impl Setback {
+    fn cause(&self) -> &'static str {
+        match self {
+            Self::Failed { .. } => "handler",
+            Self::Broken(_) => "broken",
+            Self::Conflict => "conflict",
+            Self::Unknown(_) => "unknown",
+            Self::Away(_) => "away",
+            Self::Locked => "locked",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+/// Runs a segment again in two halves, the first half first; one message runs again as it is.
+fn push_halves<R>(segment: Segment<R>, stack: &mut Vec<Segment<R>>) {
+    let Segment { jobs: mut first, setbacks, lost } = segment;
+    let second = first.split_off(first.len().div_ceil(2));
+    for jobs in [second, first].into_iter().filter(|jobs| !jobs.is_empty()) {
+        stack.push(Segment { jobs, setbacks, lost });
+    }
+}
+
+pub(crate) fn busy_wait(times: u32) -> Duration {
+    let longest = FIRST_BUSY.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST_BUSY);
+    longest.mul_f64(0.5 + fastrand::f64() / 2.0)
+}
