@@ -100,6 +100,12 @@ impl<R> Delivery<R> {
         &self.receipt
     }
 
+    /// The same delivery under another form of its receipt.
+    pub fn map_receipt<Q>(self, form: impl FnOnce(R) -> Q) -> Delivery<Q> {
+        let Self { envelope, lane, redelivered, in_store, receipt } = self;
+        Delivery { envelope, lane, redelivered, in_store, receipt: form(receipt) }
+    }
+
     /// The message took effect, or needs none: the broker may forget it.
     pub fn ack(self) -> Settlement<R> {
         Settlement { receipt: self.receipt, verdict: Settle::Ack }

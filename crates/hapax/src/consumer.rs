@@ -38,13 +38,13 @@ const IDLE_CHECK: Duration = Duration::from_millis(10);
 ///
 /// ```
 /// use hapax::{Consumer, Message};
-/// use hapax_testkit::{MemoryBroker, MemoryStore, MemoryTx};
+/// use hapax_testkit::memory::{MemoryBroker, MemoryStore, MemoryTx};
 ///
 /// #[derive(serde::Deserialize)]
 /// struct Paid { order: String }
 ///
 /// async fn mark_paid(tx: &mut MemoryTx, paid: Message<Paid>) -> hapax::Result {
-///     tx.add(&paid.order, 1);                       // commits together with the inbox row
+///     tx.add(&paid.order, 1)?;                      // commits together with the inbox row
 ///     Ok(())
 /// }
 ///
@@ -59,7 +59,7 @@ const IDLE_CHECK: Duration = Duration::from_millis(10);
 ///     .run()
 ///     .await?;
 /// assert_eq!((summary.handled, summary.duplicates), (1, 1));
-/// assert_eq!(store.total("o1"), 1);
+/// assert_eq!(store.number("o1"), 1);
 /// # Ok(()) }
 /// ```
 #[must_use = "a consumer does nothing until it is run"]
@@ -276,7 +276,7 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
             settler: source.settler(),
             intake: Intake::new(settings.concurrency),
             hands: Hands::new(),
-            outage: Outage::new(),
+            outage: Outage::new(Arc::clone(&vitals)),
             brake: Brake::new(),
             alarm: Alarm::default(),
             alone: RwLock::new(()),

@@ -8,6 +8,7 @@ use hapax_core::{
     ConsumerStore, Delivery, Envelope, Error, Fetched, Format, Lane, MessageId, Settler, Source, crash_point,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, debug, debug_span};
 
 use crate::brake::Pass;
@@ -39,6 +40,17 @@ impl Content {
     }
 }
 
+/// Waits until there is room for one at least, and answers with how much there is.
+pub(crate) async fn free_room(room: &Semaphore, stop: &CancellationToken) -> Option<usize> {
+    tokio::select! {
+        () = stop.cancelled() => None,
+        permit = room.acquire() => {
+            drop(permit.ok()?);
+            Some(room.available_permits().max(1))
+        }
+    }
+}
+
 /// Why fetching ended.
 #[derive(Debug)]
 pub(crate) enum FetchEnd {
@@ -65,7 +77,7 @@ where
         Src: Source<Receipt = R, Settler = T>,
     {
         let extends = source.capabilities().extend_every.is_some();
-        while let Some((mut permits, max)) = self.room_to_fetch(&room).await {
+        while let Some(max) = self.turning(self.room_to_fetch(&room)).await {
             self.vitals.source_connected.store(source.is_connected(), Ordering::Relaxed);
             let span = debug_span!("receive", consumer = %self.consumer);
             let fetched = tokio::select! {
@@ -83,7 +95,7 @@ where
                     crash_point!("after-receive");
                     debug!(consumer = %self.consumer, deliveries = deliveries.len(), "received");
                     let jobs = deliveries.into_iter().map(|delivery| {
-                        let permit = permits.pop();
+                        let permit = Arc::clone(&room).try_acquire_owned().ok();
                         self.delivered_job(format, delivery, permit, extends)
                     });
                     let late = self.intake.push(jobs.collect());
@@ -97,21 +109,26 @@ where
         Ok(FetchEnd::Stopped)
     }
 
-    /// Waits until the store is there, the brake lets something pass and there is room.
-    async fn room_to_fetch(&self, room: &Arc<Semaphore>) -> Option<(Vec<OwnedSemaphorePermit>, usize)> {
+    /// Waits for something while showing that the loop turns.
+    async fn turning<F: Future>(&self, waiting: F) -> F::Output {
+        tokio::pin!(waiting);
+        loop {
+            tokio::select! {
+                output = &mut waiting => return output,
+                () = tokio::time::sleep(LOOK_UP) => self.show(),
+            }
+        }
+    }
+
+    /// Waits until the store is there, the brake lets something pass and there is room; answers with how
+    /// much. Only this loop takes room, so what is there now is there when the deliveries come.
+    async fn room_to_fetch(&self, room: &Semaphore) -> Option<usize> {
         if !self.outage.wait(&self.stop).await {
             return None;
         }
         let pass = self.brake.pass(&self.stop).await?;
-        let first = tokio::select! {
-            () = self.stop.cancelled() => return None,
-            permit = Arc::clone(room).acquire_owned() => permit.ok()?,
-        };
-        let most = if pass == Pass::Probe { 1 } else { LARGEST };
-        let more = std::iter::from_fn(|| Arc::clone(room).try_acquire_owned().ok());
-        let permits: Vec<_> = std::iter::once(first).chain(more.take(most - 1)).collect();
-        let max = permits.len();
-        Some((permits, max))
+        let free = free_room(room, &self.stop).await?;
+        Some(if pass == Pass::Probe { 1 } else { free.min(LARGEST) })
     }
 
     fn delivered_job(

@@ -41,7 +41,7 @@ pub enum Outcome {
 ///
 /// ```
 /// use hapax::{Digest, Idempotent, Key, MessageId, Outcome};
-/// use hapax_testkit::MemoryStore;
+/// use hapax_testkit::memory::MemoryStore;
 ///
 /// # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = MemoryStore::new();

@@ -1,6 +1,7 @@
 #![doc = include_str!("../docs/overview.md")]
 
 mod attempt;
+mod boxed;
 mod brake;
 mod consumer;
 mod fetch;
@@ -23,6 +24,7 @@ mod suspects;
 mod suspicion;
 mod worker;
 
+pub use boxed::{BoxReceipt, BoxSettler, BoxSource};
 pub use consumer::Consumer;
 pub use handler::{Handler, HandlerFn, PrepareFn};
 pub use hapax_core as core;

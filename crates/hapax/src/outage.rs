@@ -1,12 +1,15 @@
 //! Waiting for a store that is away: one worker asks, the others wait for its answer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax_core::{Error, Store};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+
+use crate::health::Vitals;
 
 /// The first wait between two questions, doubled each time.
 const FIRST: Duration = Duration::from_millis(100);
@@ -18,11 +21,17 @@ pub(crate) struct Outage {
     asking: Mutex<()>,
     ended: AtomicU64,
     away: watch::Sender<bool>,
+    vitals: Arc<Vitals>,
 }
 
 impl Outage {
-    pub(crate) fn new() -> Self {
-        Self { asking: Mutex::new(()), ended: AtomicU64::new(0), away: watch::Sender::new(false) }
+    pub(crate) fn new(vitals: Arc<Vitals>) -> Self {
+        Self { asking: Mutex::new(()), ended: AtomicU64::new(0), away: watch::Sender::new(false), vitals }
+    }
+
+    fn set_away(&self, away: bool) {
+        self.away.send_replace(away);
+        self.vitals.store_away.store(away, Ordering::Relaxed);
     }
 
     pub(crate) fn is_away(&self) -> bool {
@@ -55,12 +64,12 @@ impl Outage {
             return true;
         }
         warn!(%error, "the store is away; fetching stops until it is back");
-        self.away.send_replace(true);
+        self.set_away(true);
         let back = ask(store, stop).await;
         if back {
             info!("the store is back");
             self.ended.fetch_add(1, Ordering::SeqCst);
-            self.away.send_replace(false);
+            self.set_away(false);
         }
         drop(asking);
         back

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::brake::Pass;
-use crate::fetch::read;
+use crate::fetch::{free_room, read};
 use crate::job::{Hold, Job, Order, Slot, lane_of};
 use crate::keeper::WAITING_LEASE;
 use crate::metrics;
@@ -70,7 +70,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     /// Hands due messages to the workers until no new ones are to be begun. The waiting room has a
     /// limit of its own, so that neither a full broker nor a full waiting room starves the other.
     pub(crate) async fn read_waiting_room(&self, format: &Format, room: Arc<Semaphore>) {
-        while let Some((permits, max)) = self.room_to_wait_for(&room).await {
+        while let Some(max) = self.room_to_wait_for(&room).await {
             let leased = match self.store.lease(&self.consumer, max, WAITING_LEASE).await {
                 Ok(leased) => leased,
                 Err(error) => {
@@ -79,41 +79,38 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 }
             };
             if leased.is_empty() {
-                drop(permits);
                 tokio::select! {
                     () = self.stop.cancelled() => return,
                     () = self.alarm.ring(POLL) => continue,
                 }
             }
-            let jobs = leased
-                .into_iter()
-                .zip(permits)
-                .map(|(waiting, permit)| self.waiting_job(format, waiting, permit));
+            let jobs = leased.into_iter().map(|waiting| {
+                let permit = Arc::clone(&room).try_acquire_owned().ok();
+                self.waiting_job(format, waiting, permit)
+            });
             let late = self.intake.push(jobs.collect());
             self.hand_back(late).await;
         }
     }
 
-    /// Waits until the store is there, the brake lets something pass and there is room.
-    async fn room_to_wait_for(&self, room: &Arc<Semaphore>) -> Option<(Vec<OwnedSemaphorePermit>, usize)> {
-        let first = tokio::select! {
-            () = self.stop.cancelled() => return None,
-            permit = Arc::clone(room).acquire_owned() => permit.ok()?,
-        };
+    /// Waits until there is room, the store is there and the brake lets something pass; answers with how
+    /// much.
+    async fn room_to_wait_for(&self, room: &Semaphore) -> Option<usize> {
+        let free = free_room(room, &self.stop).await?;
         if !self.outage.wait(&self.stop).await {
             return None;
         }
         let pass = self.brake.pass(&self.stop).await?;
-        let most = if pass == Pass::Probe { 1 } else { self.settings.batch.max * self.settings.concurrency };
-        let more = std::iter::from_fn(|| Arc::clone(room).try_acquire_owned().ok());
-        let permits: Vec<_> = std::iter::once(first).chain(more.take(most - 1)).collect();
-        let max = permits.len();
-        Some((permits, max))
+        Some(if pass == Pass::Probe {
+            1
+        } else {
+            free.min(self.settings.batch.max * self.settings.concurrency)
+        })
     }
 
-    fn waiting_job(&self, format: &Format, waiting: Waiting, permit: OwnedSemaphorePermit) -> Job<R> {
+    fn waiting_job(&self, format: &Format, waiting: Waiting, permit: Option<OwnedSemaphorePermit>) -> Job<R> {
         let kept = self.hands.keep_waiting(waiting.place);
-        let slot = Slot { _permit: Some(permit), _kept: Some(kept) };
+        let slot = Slot { _permit: permit, _kept: Some(kept) };
         let mut content = read(format, waiting.envelope);
         content.take_id(waiting.id);
         let mut job = Job::new(content, Hold::Waiting(waiting.place), slot);

@@ -141,10 +141,9 @@ pub(crate) struct Shared<S: Store, T, R> {
 }
 
 impl<S: Store, T, R> Shared<S, T, R> {
-    /// Shows the state of brake and outage to whoever asks for the consumer's health.
+    /// Shows that the loops turn, and how fast, to whoever asks for the consumer's health.
     pub(crate) fn show(&self) {
         self.vitals.turn();
         self.vitals.slow.store(self.brake.is_slow(), Ordering::Relaxed);
-        self.vitals.store_away.store(self.outage.is_away(), Ordering::Relaxed);
     }
 }
