@@ -1,2 +1,52 @@
-//! TBD
-fn main() {}
+//! The `hapax` program: runs idempotent consumers from a file, and operates them.
+
+mod admin;
+mod args;
+mod commands;
+mod config;
+mod consume;
+mod logs;
+mod open;
+mod plan;
+mod progress;
+mod shutdown;
+mod sql;
+mod statement;
+mod trouble;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+use crate::args::{Args, Command};
+use crate::trouble::Trouble;
+
+fn main() -> ExitCode {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let ended = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(Trouble::runtime)
+        .and_then(|runtime| runtime.block_on(dispatch(args)));
+    match ended {
+        Ok(code) => code,
+        Err(trouble) => trouble.report(),
+    }
+}
+
+async fn dispatch(args: Args) -> Result<ExitCode, Trouble> {
+    match args.command {
+        Command::Run(run) => commands::run::run(run).await,
+        Command::Migrate(migrate) => commands::migrate::run(migrate).await,
+        Command::Send(send) => commands::send::run(send).await,
+        Command::Inbox(inbox) => commands::inbox::run(inbox).await,
+        Command::Dead(dead) => commands::dead::run(dead).await,
+        Command::Bench(bench) => commands::bench::run(bench).await,
+    }
+}

@@ -1,1 +1,14 @@
-//! TBD
+//! The test kit of Hapax.
+//!
+//! - [`memory`]: a store and a broker in memory, with a clock and faults that a test controls.
+//! - [`conformance`]: what every store and every source must do, written once; an adapter's test folder is ten lines
+//!   that call it.
+//! - [`servers`], [`proxy`], [`process`]: private servers, a network that fails on request, and processes that die at a
+//!   chosen point.
+
+pub mod conformance;
+mod local;
+pub mod memory;
+pub mod process;
+pub mod proxy;
+pub mod servers;

@@ -220,7 +220,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     fn copy(&self, job: &Job<R>, claim: Claim) -> Fate {
         if claim.differs() {
             metrics::payload_differs(&self.consumer);
-            warn!(consumer = %self.consumer, message = job.id_text(), code = %Code::PayloadDiffers,
+            warn!(consumer = %self.consumer, message_id = job.id_text(), code = %Code::PayloadDiffers,
                 "a copy with another payload arrived under a known id");
             if self.settings.other_payload == OtherPayload::DeadLetter {
                 let reason = format!("id `{}` is known with another payload", job.id_text());
@@ -287,7 +287,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         if inputs.is_empty() {
             return Ok(());
         }
-        let span = debug_span!("handle", consumer = %self.consumer, message = run[0].id_text(), messages = run.len());
+        let span = debug_span!("handle", consumer = %self.consumer, message_id = run[0].id_text(), messages = run.len());
         let begun = Instant::now();
         let range = start..start + run.len();
         let called = self.call(handler, tx, inputs).instrument(span).await;

@@ -1,7 +1,7 @@
 //! Waiting for a store that is away: one worker asks, the others wait for its answer.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hapax_core::{Error, Store};

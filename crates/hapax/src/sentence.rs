@@ -46,7 +46,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             Failure::Retry(fault) => {
                 self.brake.failed();
                 let failures = job.failures + 1;
-                warn!(consumer = %self.consumer, message = job.id_text(), kind = job.kind(), code = %fault.code(),
+                warn!(consumer = %self.consumer, message_id = job.id_text(), kind = job.kind(), code = %fault.code(),
                     failures, error = %fault, "a message failed");
                 match self.settings.retry.after(failures) {
                     Some(wait) => Sentence::Park { failures, fault: Some(fault), wait },

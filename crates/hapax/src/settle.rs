@@ -56,7 +56,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 vitals.dead.fetch_add(1, SeqCst);
                 vitals.ambiguous.fetch_add(u64::from(*code == Code::Ambiguous), SeqCst);
                 metrics::ended(&self.consumer, "dead", 1);
-                info!(consumer = %self.consumer, message = job.id_text(), kind = job.kind(), code = %code, "set aside");
+                info!(consumer = %self.consumer, message_id = job.id_text(), kind = job.kind(), code = %code, "set aside");
             }
             End::Parked { wait } => self.alarm.set(*wait),
             End::Busy => {}

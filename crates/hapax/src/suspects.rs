@@ -73,7 +73,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         let start = self.store.charge_start(&self.consumer, &key, self.settings.retry.limit()).await?;
         job.start_charged = start == Start::Charged;
         if job.start_charged {
-            info!(consumer = %self.consumer, message = job.id_text(), "runs alone: it may have ended a process");
+            info!(consumer = %self.consumer, message_id = job.id_text(), "runs alone: it may have ended a process");
         }
         Ok(start)
     }

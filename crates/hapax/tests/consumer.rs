@@ -338,7 +338,7 @@ async fn case_17_a_broker_that_was_away_redelivers_and_nothing_is_doubled() {
 async fn case_49_a_failed_message_holds_up_its_key_and_nobody_else() {
     let bench = Bench::new();
     let order: Arc<Mutex<Vec<String>>> = Arc::default();
-    let mut keyed = |id: &str, key: &str| {
+    let keyed = |id: &str, key: &str| {
         let mut envelope = paid(id, key);
         envelope.properties.key = Some(key.to_owned());
         bench.broker.publish("orders", envelope);
@@ -374,7 +374,7 @@ async fn case_49_a_failed_message_holds_up_its_key_and_nobody_else() {
 #[tokio::test]
 async fn a_dead_letter_of_a_key_blocks_it_until_it_is_discarded() {
     let bench = Bench::new();
-    let mut keyed = |id: &str| {
+    let keyed = |id: &str| {
         let mut envelope = paid(id, id);
         envelope.properties.key = Some("k".to_owned());
         bench.broker.publish("orders", envelope);

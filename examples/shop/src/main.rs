@@ -1,2 +1,66 @@
-//! TBD
-fn main() {}
+//! An orders service whose every payment is announced twice, and takes effect once.
+//!
+//! ```console
+//! $ cargo run -p shop                    # SQLite and the queue embedded in it: the file shop.db
+//! $ HAPAX_STORE=postgres://localhost/shop HAPAX_BROKER=amqp://localhost cargo run -p shop
+//! $ cargo run -p shop -- --unprotected   # the same handler without the inbox: each copy takes effect
+//! ```
+//!
+//! [`payments`] is the producer, [`sqlite::orders`] the consumer; `RUST_LOG=hapax=debug,sqlx=debug` shows
+//! each statement.
+
+mod payments;
+mod postgres;
+mod sqlite;
+
+use std::env;
+
+use hapax::{BoxError, Strategy};
+
+/// What is run, and where.
+struct Shop {
+    /// The database of the orders and of the inbox.
+    store: String,
+    /// The broker; without one the queue is embedded in the database.
+    broker: Option<String>,
+    /// The queue of the payments.
+    queue: String,
+    /// When a payment's id is recorded.
+    strategy: Strategy,
+}
+
+impl Shop {
+    /// Reads the environment and the arguments `--unprotected` and `--queue NAME`.
+    fn from_environment() -> Result<Self, BoxError> {
+        let mut shop = Self {
+            store: env::var("HAPAX_STORE").unwrap_or_else(|_| "sqlite:shop.db".to_owned()),
+            broker: env::var("HAPAX_BROKER").ok(),
+            queue: "shop.payments".to_owned(),
+            strategy: Strategy::Transactional,
+        };
+        let mut args = env::args().skip(1);
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                // Nothing is recorded: right for sets and upserts, wrong for a handler that adds.
+                "--unprotected" => shop.strategy = Strategy::Natural,
+                "--queue" => shop.queue = args.next().ok_or("--queue needs a name")?,
+                _ => return Err("usage: shop [--unprotected] [--queue NAME]".into()),
+            }
+        }
+        Ok(shop)
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), BoxError> {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .init();
+    let shop = Shop::from_environment()?;
+    match shop.store.split(':').next() {
+        Some("sqlite") => sqlite::orders::demonstrate(&shop).await,
+        Some("postgres" | "postgresql") => postgres::orders::demonstrate(&shop).await,
+        _ => Err("HAPAX_STORE must begin with sqlite: or postgres:".into()),
+    }
+}

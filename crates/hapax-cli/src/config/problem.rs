@@ -1,17 +1,17 @@
 //! What is wrong with a configuration: the code, the place in the file, the cause and the cure.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource, Severity, SourceCode, SourceSpan};
 
 use super::secret;
-use crate::hapax::Code;
+use hapax::Code;
 
 /// A range of bytes in the configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub(crate) struct Place {
     /// Offset of the first byte.
     pub start: usize,
     /// Offset behind the last byte.
@@ -19,14 +19,20 @@ pub struct Place {
 }
 
 impl Place {
+    /// Whether it is the place of what the file does not mention.
+    pub(crate) fn is_nowhere(self) -> bool {
+        self == Self::default()
+    }
+
     /// The part of this place that `range` selects, counted from its start.
-    pub fn within(self, range: &std::ops::Range<usize>) -> Self {
+    #[must_use]
+    pub(crate) fn within(self, range: &Range<usize>) -> Self {
         Self { start: self.start + range.start, end: self.start + range.end }
     }
 }
 
-impl From<std::ops::Range<usize>> for Place {
-    fn from(range: std::ops::Range<usize>) -> Self {
+impl From<Range<usize>> for Place {
+    fn from(range: Range<usize>) -> Self {
         Self { start: range.start, end: range.end }
     }
 }
@@ -41,7 +47,7 @@ impl From<Place> for SourceSpan {
 ///
 /// Two of them are equal if their values are: the place is no part of the meaning.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Placed<T> {
+pub(crate) struct Placed<T> {
     /// The value.
     pub value: T,
     /// Where it stands; the empty place at offset zero for a default that the file does not mention.
@@ -50,8 +56,13 @@ pub struct Placed<T> {
 
 impl<T> Placed<T> {
     /// A value at a place.
-    pub fn new(value: T, place: Place) -> Self {
+    pub(crate) fn new(value: T, place: Place) -> Self {
         Self { value, place }
+    }
+
+    /// Whether the file says it; else it is a default.
+    pub(crate) fn is_written(&self) -> bool {
+        !self.place.is_nowhere()
     }
 }
 
@@ -79,7 +90,7 @@ impl<T: Eq> Eq for Placed<T> {}
 
 /// One thing that is wrong (or, as a note, worth knowing) about a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub(crate) struct Problem {
     /// The page that explains it.
     pub code: Code,
     /// What is wrong, in one line. Quotes the file as it is written, never a value that was filled in.
@@ -96,12 +107,12 @@ pub struct Problem {
 
 impl Problem {
     /// An error at a place, labelled "here" until [`Problem::label`] says more.
-    pub fn new(code: Code, place: Place, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: Code, place: Place, message: impl Into<String>) -> Self {
         Self { place: Some(place), ..Self::of_file(code, message) }
     }
 
     /// An error of the whole file.
-    pub fn of_file(code: Code, message: impl Into<String>) -> Self {
+    pub(crate) fn of_file(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
             message: message.into(),
@@ -114,21 +125,21 @@ impl Problem {
 
     /// What is said at the place itself.
     #[must_use]
-    pub fn label(mut self, label: impl Into<String>) -> Self {
+    pub(crate) fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
     /// The cure.
     #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
+    pub(crate) fn help(mut self, help: impl Into<String>) -> Self {
         self.help = help.into();
         self
     }
 
     /// Turns the error into a note: the program says it and goes on.
     #[must_use]
-    pub fn as_note(mut self) -> Self {
+    pub(crate) fn into_note(mut self) -> Self {
         self.severity = Severity::Advice;
         self
     }
@@ -136,24 +147,24 @@ impl Problem {
 
 /// The configuration file as error reports show it: its name, and its text with every password blanked.
 #[derive(Clone)]
-pub struct Origin(Arc<NamedSource<String>>);
+pub(crate) struct Origin(Arc<NamedSource<String>>);
 
 impl Origin {
     /// The file `name` with the text `text`.
     ///
     /// Passwords that stand in the text are blanked here, once, byte for byte, so that no report can show
     /// one as the neighbour of the line it is about.
-    pub fn new(name: &str, text: &str) -> Self {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         Self(Arc::new(NamedSource::new(name, secret::blank_out(text)).with_language("TOML")))
     }
 
     /// The file's name as it was given.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         self.0.name()
     }
 
     /// The line and the column of a place, both counted from one, the column in characters.
-    pub fn line_and_column(&self, place: Place) -> (usize, usize) {
+    pub(crate) fn line_and_column(&self, place: Place) -> (usize, usize) {
         let text = self.0.inner();
         let before = text.get(..place.start).unwrap_or(text);
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -161,11 +172,11 @@ impl Origin {
     }
 
     /// A report of these problems in the order of the file; `None` if there are none.
-    pub fn report(&self, mut problems: Vec<Problem>) -> Option<Report> {
+    pub(crate) fn report(&self, mut problems: Vec<Problem>) -> Option<Report> {
         problems.sort_by_key(|problem| problem.place);
         let located = |problem| Located { problem, origin: self.clone() };
         let mut problems = problems.into_iter().map(located);
-        let first = problems.next()?;
+        let first = Box::new(problems.next()?);
         Some(Report { first, others: problems.collect() })
     }
 }
@@ -178,24 +189,24 @@ impl fmt::Debug for Origin {
 
 /// A problem together with the file it is in; prints its message alone, since [`miette`] draws the place.
 #[derive(Clone, Debug)]
-pub struct Located {
+pub(crate) struct Located {
     problem: Problem,
     origin: Origin,
 }
 
 impl Located {
     /// The problem.
-    pub fn problem(&self) -> &Problem {
+    pub(crate) fn problem(&self) -> &Problem {
         &self.problem
     }
 
     /// The line and the column, both counted from one; `None` if the file as a whole is meant.
-    pub fn line_and_column(&self) -> Option<(usize, usize)> {
+    pub(crate) fn line_and_column(&self) -> Option<(usize, usize)> {
         self.problem.place.map(|place| self.origin.line_and_column(place))
     }
 
     /// One line for a log: `hapax.toml:12:5: HX0002: …`.
-    pub fn one_line(&self) -> String {
+    pub(crate) fn one_line(&self) -> String {
         let Problem { code, message, .. } = &self.problem;
         let name = self.origin.name();
         match self.line_and_column() {
@@ -240,15 +251,21 @@ impl Diagnostic for Located {
 /// Everything that is wrong with a configuration, for [`miette`] to print: the first problem of the file
 /// with the others as its relatives. Holds at least one problem.
 #[derive(Clone, Debug)]
-pub struct Report {
-    first: Located,
+pub(crate) struct Report {
+    first: Box<Located>,
     others: Vec<Located>,
 }
 
 impl Report {
+    /// A report of one problem.
+    pub(super) fn single(origin: &Origin, problem: Problem) -> Self {
+        let first = Located { problem, origin: origin.clone() };
+        Self { first: Box::new(first), others: Vec::new() }
+    }
+
     /// Every problem, in the order of the file.
-    pub fn problems(&self) -> impl Iterator<Item = &Located> {
-        std::iter::once(&self.first).chain(&self.others)
+    pub(crate) fn problems(&self) -> impl Iterator<Item = &Located> {
+        std::iter::once(&*self.first).chain(&self.others)
     }
 }
 

@@ -8,16 +8,16 @@ const MASK: &str = "***";
 
 /// A value that `Debug` and `Display` do not reveal; only [`Secret::expose`] does.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub(crate) struct Secret(String);
 
 impl Secret {
     /// Takes a value into custody.
-    pub fn new(value: impl Into<String>) -> Self {
+    pub(crate) fn new(value: impl Into<String>) -> Self {
         Self(value.into())
     }
 
     /// The value itself, for the driver that needs it.
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 }
@@ -36,21 +36,21 @@ impl fmt::Display for Secret {
 
 /// A URL that may hold a password: printed with the password replaced by `***`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct SecretUrl(String);
+pub(crate) struct SecretUrl(String);
 
 impl SecretUrl {
     /// Takes a URL into custody; nothing about it is checked here.
-    pub fn new(url: impl Into<String>) -> Self {
+    pub(crate) fn new(url: impl Into<String>) -> Self {
         Self(url.into())
     }
 
     /// The URL with its password, for the driver that connects with it.
-    pub fn expose(&self) -> &str {
+    pub(crate) fn expose(&self) -> &str {
         &self.0
     }
 
     /// What stands before the first colon, such as `postgres`; empty without a colon.
-    pub fn scheme(&self) -> &str {
+    pub(crate) fn scheme(&self) -> &str {
         self.0.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 }
@@ -123,7 +123,7 @@ fn query_passwords(url: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// The quoted values of keys that are called like a secret, and of all HTTP headers: `password = "HERE"`.
+/// The quoted values of keys and HTTP headers that are called like a secret: `password = "HERE"`.
 fn assigned_secrets(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (equals, _) in text.match_indices('=') {
@@ -145,7 +145,7 @@ fn is_key_character(c: char) -> bool {
 fn quoted_value(text: &str, from: usize) -> Option<Range<usize>> {
     let value = text[from..].trim_start_matches([' ', '\t']);
     let quote = ["\"\"\"", "'''", "\"", "'"].into_iter().find(|quote| value.starts_with(quote))?;
-    let start = text.len() - text[from..].len() + (text[from..].len() - value.len()) + quote.len();
+    let start = text.len() - value.len() + quote.len();
     let length = closing_quote(&text[start..], quote);
     Some(start..start + length)
 }
@@ -199,7 +199,10 @@ mod tests {
             ("postgres://me:hunter2@db:5432/shop", "postgres://me:***@db:5432/shop"),
             ("amqp://me:hun@ter2@mq/%2f", "amqp://me:***@mq/%2f"),
             ("amqp://me:hun/ter2@mq", "amqp://me:***@mq"),
-            ("postgres://db/shop?user=me&password=hunter2&x=1", "postgres://db/shop?user=me&password=***&x=1"),
+            (
+                "postgres://db/shop?user=me&password=hunter2&x=1",
+                "postgres://db/shop?user=me&password=***&x=1",
+            ),
             ("sqlite:shop.db", "sqlite:shop.db"),
             ("postgres://db:5432/shop", "postgres://db:5432/shop"),
         ] {
@@ -221,7 +224,8 @@ mod tests {
 
     #[test]
     fn what_is_only_named_stays_readable() {
-        let text = "url = \"amqp://me:${MQ_PASSWORD}@mq\"\npassword_file = \"/run/secrets/mq\"\npassword = \"${P}\"";
+        let text =
+            "url = \"amqp://me:${MQ_PASSWORD}@mq\"\npassword_file = \"/run/secrets/mq\"\npassword = \"${P}\"";
         assert_eq!(blank_out(text), text);
     }
 

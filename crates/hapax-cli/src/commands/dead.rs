@@ -1,0 +1,337 @@
+//! `hapax dead`: messages that were set aside.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hapax::sql::SqlStore;
+use hapax::{
+    Code, DeadFilter, DeadLetter, DeadLetters as _, DeadNumber, Inbox as _, InboxState, MessageId,
+    Redrive as Wish,
+};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::inbox::{consumer, message_id};
+use crate::args::{Dead, DeadList, DeadShow, Discard, Redrive, Which};
+use crate::open::{self, with_store};
+use crate::plan::confirm;
+use crate::progress;
+use crate::sql::SqlTarget;
+use crate::trouble::{FINDINGS, Trouble};
+
+/// Letters read at a time.
+const PAGE: u32 = 500;
+/// How often a redriven message is looked at while its end is awaited.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Runs one of the subcommands.
+pub(crate) async fn run(args: Dead) -> Result<ExitCode, Trouble> {
+    match args {
+        Dead::List(args) => {
+            let (store, _) = open::store(&args.store).await?;
+            with_store!(store, store => list(&args, &store).await)
+        }
+        Dead::Show(args) => {
+            let (store, _) = open::store(&args.store).await?;
+            with_store!(store, store => show(&args, &store).await)
+        }
+        Dead::Redrive(args) => {
+            let (store, _) = open::store(&args.store).await?;
+            with_store!(store, store => redrive(&args, &store).await)
+        }
+        Dead::Discard(args) => {
+            let (store, _) = open::store(&args.store).await?;
+            with_store!(store, store => discard(&args, &store).await)
+        }
+    }
+}
+
+fn reason(text: Option<&str>) -> Result<Option<Code>, Trouble> {
+    let parse = |text: &str| {
+        text.parse().map_err(|_| {
+            let message = format!("`{text}` is no reason code");
+            Trouble::usage(
+                Code::UsageWrong,
+                message,
+                "Give a code as `hapax dead list` prints it, such as HX0041.",
+            )
+        })
+    };
+    text.map(parse).transpose()
+}
+
+async fn list<D: SqlTarget>(args: &DeadList, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    let filter = DeadFilter {
+        consumer: args.consumer.as_deref().map(consumer).transpose()?,
+        reason: reason(args.reason.as_deref())?,
+        id: args.id.as_deref().map(message_id).transpose()?,
+        after: None,
+        limit: args.limit,
+    };
+    let letters = store.dead(&filter).await?;
+    for letter in &letters {
+        if args.json {
+            println!("{}", letter_json(letter));
+        } else {
+            let id = letter.id.as_ref().map_or("(no id)", MessageId::as_str);
+            println!(
+                "{}  {}  {}  {}  {id}  {}",
+                letter.number, letter.died_at, letter.consumer, letter.reason, letter.error
+            );
+        }
+    }
+    let all = store.count_dead(&filter).await?;
+    if !args.json && all > letters.len() as u64 {
+        println!("{} of {all}; --limit shows more", letters.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A dead letter without its body, for lists.
+pub(crate) fn letter_json(letter: &DeadLetter) -> Value {
+    json!({
+        "number": letter.number.0,
+        "consumer": letter.consumer.as_str(),
+        "id": letter.id.as_ref().map(MessageId::as_str),
+        "type": letter.kind,
+        "reason": letter.reason,
+        "error": letter.error,
+        "failures": letter.failures,
+        "crashes": letter.crashes,
+        "first_failed_at": letter.first_failed_at.to_string(),
+        "died_at": letter.died_at.to_string(),
+        "source": letter.envelope.origin.source,
+        "position": letter.envelope.origin.position,
+    })
+}
+
+async fn one<D: SqlTarget>(store: &SqlStore<D>, number: DeadNumber) -> Result<DeadLetter, Trouble> {
+    let before = DeadNumber(number.0.saturating_sub(1));
+    let filter = DeadFilter { after: Some(before), limit: 1, ..DeadFilter::default() };
+    let found = store.dead(&filter).await?.into_iter().find(|letter| letter.number == number);
+    found.ok_or_else(|| {
+        let message = format!("there is no dead letter {number}: it may have been redriven or discarded");
+        Trouble::usage(Code::NotFound, message, "`hapax dead list` shows those that are there.")
+    })
+}
+
+async fn show<D: SqlTarget>(args: &DeadShow, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    let letter = one(store, DeadNumber(args.number)).await?;
+    let body = String::from_utf8_lossy(&letter.envelope.body);
+    if args.json {
+        let mut shown = letter_json(&letter);
+        shown["headers"] = json!(letter.envelope.headers);
+        shown["properties"] = json!(letter.envelope.properties);
+        shown["body"] = json!(body);
+        println!("{shown}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("number    {}", letter.number);
+    println!("consumer  {}", letter.consumer);
+    println!("id        {}", letter.id.as_ref().map_or("(none)", MessageId::as_str));
+    println!("type      {}", letter.kind);
+    println!("reason    {} {}", letter.reason, summary_of(&letter.reason));
+    println!("error     {}", letter.error);
+    println!("failures  {}, crashes {}", letter.failures, letter.crashes);
+    println!("failed    {}, set aside {}", letter.first_failed_at, letter.died_at);
+    let position =
+        letter.envelope.origin.position.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
+    println!("from      {}{position}", letter.envelope.origin.source);
+    for (name, value) in letter.envelope.headers.iter() {
+        println!("header    {name}: {value}");
+    }
+    println!("\n{body}");
+    Ok(ExitCode::SUCCESS)
+}
+
+fn summary_of(reason: &str) -> &'static str {
+    reason.parse::<Code>().map_or("", Code::summary)
+}
+
+/// The letters that a command is about: by number, or by consumer and reason.
+async fn select<D: SqlTarget>(which: &Which, store: &SqlStore<D>) -> Result<Vec<DeadLetter>, Trouble> {
+    if !which.numbers.is_empty() {
+        let mut letters = Vec::with_capacity(which.numbers.len());
+        for number in which.numbers.iter().copied().collect::<BTreeSet<_>>() {
+            letters.push(one(store, DeadNumber(number)).await?);
+        }
+        return Ok(letters);
+    }
+    if which.consumer.is_none() && which.reason.is_none() {
+        let cure = "Give numbers, or --consumer NAME, --reason CODE or both.";
+        return Err(Trouble::usage(Code::UsageWrong, "no dead letters are named", cure));
+    }
+    let mut filter = DeadFilter {
+        consumer: which.consumer.as_deref().map(consumer).transpose()?,
+        reason: reason(which.reason.as_deref())?,
+        limit: PAGE,
+        ..DeadFilter::default()
+    };
+    let mut letters = Vec::new();
+    loop {
+        let page = store.dead(&filter).await?;
+        let Some(last) = page.last() else { return Ok(letters) };
+        filter.after = Some(last.number);
+        letters.extend(page);
+    }
+}
+
+/// What became of redriven messages.
+#[derive(Debug, Default)]
+struct Redriven {
+    redriven: u64,
+    lost: u64,
+    without_id: u64,
+    handled: u64,
+    dead: u64,
+    skipped: u64,
+}
+
+async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    let letters = select(&args.which, store).await?;
+    let given = args.id.as_deref().map(message_id).transpose()?;
+    if given.is_some() && letters.len() != 1 {
+        let message = format!("--id names one message, and {} dead letters are meant", letters.len());
+        return Err(Trouble::usage(Code::UsageWrong, message, "Give one number with --id."));
+    }
+    if args.rate == Some(0) {
+        return Err(Trouble::usage(
+            Code::UsageWrong,
+            "--rate 0 would never redrive anything",
+            "Give a rate of at least 1.",
+        ));
+    }
+    confirm(&format!("redrive {} dead letters", letters.len()), args.yes)?;
+
+    let canaries = args.canary.unwrap_or(0).min(letters.len());
+    let (first, rest) = letters.split_at(canaries);
+    let mut done = Redriven::default();
+    send_all(first, given.as_ref(), args.rate, store, &mut done).await?;
+    if !first.is_empty() {
+        await_ends(first, given.as_ref(), store, &mut done).await?;
+    }
+    let canaries_failed = done.dead > 0;
+    if canaries_failed {
+        done.skipped = rest.len() as u64;
+    } else {
+        send_all(rest, given.as_ref(), args.rate, store, &mut done).await?;
+        if args.wait {
+            await_ends(rest, given.as_ref(), store, &mut done).await?;
+        }
+    }
+    say(args, &done, canaries_failed);
+    let clean = done.lost == 0 && done.without_id == 0 && done.dead == 0;
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
+}
+
+fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
+    if args.json {
+        println!(
+            "{}",
+            json!({
+                "redriven": done.redriven, "lost": done.lost, "without_id": done.without_id,
+                "handled": done.handled, "dead": done.dead, "skipped": done.skipped,
+            })
+        );
+        return;
+    }
+    println!("{} redriven", done.redriven);
+    if done.handled + done.dead > 0 {
+        println!("{} handled, {} dead again", done.handled, done.dead);
+    }
+    if done.lost > 0 {
+        println!("{} were redriven or discarded by somebody else meanwhile", done.lost);
+    }
+    if done.without_id > 0 {
+        println!("{} have no id: redrive each with --id", done.without_id);
+    }
+    if canaries_failed {
+        println!("a canary died again; {} were not redriven", done.skipped);
+    }
+}
+
+/// Redrives letters one by one, at most `rate` a second.
+async fn send_all<D: SqlTarget>(
+    letters: &[DeadLetter],
+    given: Option<&MessageId>,
+    rate: Option<u32>,
+    store: &SqlStore<D>,
+    done: &mut Redriven,
+) -> Result<(), Trouble> {
+    let bar = progress::bar(letters.len() as u64, "redriving");
+    let begun = Instant::now();
+    let by = operator();
+    for (sent, letter) in (0_u32..).zip(letters) {
+        if let Some(rate) = rate {
+            tokio::time::sleep_until(begun + Duration::from_secs(1) * sent / rate).await;
+        }
+        let wish = Wish { number: letter.number, id: given, by: &by };
+        match store.redrive(&wish).await {
+            Ok(()) => done.redriven += 1,
+            Err(error) if error.code() == Code::RedriveLost => done.lost += 1,
+            Err(error) if error.code() == Code::RedriveNeedsId => done.without_id += 1,
+            Err(error) => return Err(error.into()),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+/// Who asks, for the record.
+fn operator() -> String {
+    std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "unknown".to_owned())
+}
+
+/// Waits until each redriven message is handled or dead again. Some consumer must be running.
+async fn await_ends<D: SqlTarget>(
+    letters: &[DeadLetter],
+    given: Option<&MessageId>,
+    store: &SqlStore<D>,
+    done: &mut Redriven,
+) -> Result<(), Trouble> {
+    let bar = progress::bar(letters.len() as u64, "waiting");
+    let mut open: Vec<_> =
+        letters.iter().filter_map(|letter| Some((&letter.consumer, letter.id.as_ref().or(given)?))).collect();
+    while !open.is_empty() {
+        let mut still = Vec::with_capacity(open.len());
+        for (consumer, id) in open {
+            let row = store.look(consumer, std::slice::from_ref(id)).await?.into_iter().flatten().next();
+            match row.map(|row| row.state) {
+                Some(InboxState::Done) | None => done.handled += 1,
+                Some(InboxState::Dead) => done.dead += 1,
+                Some(_) => {
+                    still.push((consumer, id));
+                    continue;
+                }
+            }
+            bar.inc(1);
+        }
+        open = still;
+        if !open.is_empty() {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+async fn discard<D: SqlTarget>(args: &Discard, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    let letters = select(&args.which, store).await?;
+    confirm(&format!("remove {} dead letters for good", letters.len()), args.yes)?;
+    let (mut discarded, mut lost) = (0_u64, 0_u64);
+    for letter in &letters {
+        match store.discard(letter.number).await {
+            Ok(()) => discarded += 1,
+            Err(error) if matches!(error.code(), Code::RedriveLost | Code::NotFound) => lost += 1,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "discarded": discarded, "lost": lost }));
+    } else {
+        println!("{discarded} discarded");
+    }
+    Ok(if lost == 0 { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
+}

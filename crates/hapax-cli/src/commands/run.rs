@@ -1,0 +1,202 @@
+//! `hapax run`: the consumers of a configuration file.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hapax::sql::SqlStore;
+use hapax::{Error, Health, Summary};
+use serde::Serialize;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::args::Run;
+use crate::config::Config;
+use crate::config::log::LogFormat;
+use crate::consume::{Configured, at_source, build, check_source};
+use crate::open::{self, with_store};
+use crate::sql::SqlTarget;
+use crate::trouble::Trouble;
+use crate::{admin, logs, progress, shutdown};
+
+/// Runs, checks or prints defaults.
+pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
+    let Some(path) = args.config.as_deref().filter(|_| !args.print_defaults) else {
+        print!("{}", Config::defaults());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let config = open::config(path)?;
+    logs::start(config.log.format);
+    if let Some(report) = config.origin.report(config.notes()) {
+        report.problems().for_each(|note| warn!("{}", note.one_line()));
+    }
+    let store = open::configured(&config).await?;
+    with_store!(store, store => if args.check { check(&config, &store).await } else { consume(&config, &store, &args).await })
+}
+
+/// Asks everything that `run` would ask, and changes nothing.
+async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    let pending = store.pending().await?;
+    let applies = config.store.migrate == crate::config::store::Migrate::Apply;
+    if !applies {
+        open::ready(config, store).await?;
+    }
+    for migration in &pending {
+        println!("would apply {}", migration.name);
+    }
+    for settings in config.consumers.values() {
+        if pending.is_empty() {
+            drop(build(config, settings, store).await?);
+        } else {
+            println!(
+                "consumer {}: its statements can be checked once the tables are there",
+                settings.name.value
+            );
+        }
+        check_source(config, settings, store).await?;
+        println!("consumer {}: ok", settings.name.value);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs every consumer until all have ended, a signal comes, or one fails for good.
+async fn consume<D: SqlTarget>(
+    config: &Config,
+    store: &SqlStore<D>,
+    args: &Run,
+) -> Result<ExitCode, Trouble> {
+    open::ready(config, store).await?;
+    let mut consumers = Vec::new();
+    for (name, settings) in &config.consumers {
+        let mut consumer = build(config, settings, store).await?;
+        if let Some(silence) = args.until_idle {
+            consumer = consumer.until_idle(silence);
+        }
+        consumers.push((name.clone(), consumer));
+    }
+    let healths: Vec<_> =
+        consumers.iter().map(|(name, consumer)| (name.clone(), consumer.health())).collect();
+    let done = CancellationToken::new();
+    admin::serve(&config.admin, admin::recorder()?, healths.clone(), done.clone()).await?;
+    let shown = show_progress(config.log.format, healths, done.clone());
+    let ended = run_all(config, consumers, shutdown::on_signal()).await;
+    done.cancel();
+    if let Some(shown) = shown {
+        let _ = shown.await; // a spinner that panicked is no reason to fail
+    }
+    print_summary(&ended?, args.json);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs the consumers side by side; the first error stops the others in order.
+async fn run_all<D: SqlTarget>(
+    config: &Config,
+    consumers: Vec<(String, Configured<D>)>,
+    stop: CancellationToken,
+) -> Result<BTreeMap<String, Summary>, Trouble> {
+    let mut running = JoinSet::new();
+    for (name, consumer) in consumers {
+        let stop = stop.clone();
+        running.spawn(async move {
+            info!(consumer = %name, "starts");
+            (name, consumer.run_until(stop.cancelled_owned()).await)
+        });
+    }
+    let mut summaries = BTreeMap::new();
+    let mut failed: Option<(String, Error)> = None;
+    while let Some(ended) = running.join_next().await {
+        match ended {
+            Ok((name, Ok(summary))) => {
+                summaries.insert(name, summary);
+            }
+            Ok((name, Err(error))) => {
+                stop.cancel();
+                failed.get_or_insert((name, error));
+            }
+            Err(panic) => {
+                stop.cancel();
+                warn!(%panic, "a consumer ended badly");
+            }
+        }
+    }
+    match failed {
+        None => Ok(summaries),
+        Some((name, error)) => Err(match config.consumers.get(&name) {
+            Some(settings) if is_of_source(&error) => at_source(config, settings, error),
+            _ => error.into(),
+        }),
+    }
+}
+
+fn is_of_source(error: &Error) -> bool {
+    use hapax::Code;
+    matches!(
+        error.code(),
+        Code::BrokerUnavailable | Code::BrokerRefused | Code::QueueMissing | Code::SourceUnreadable
+    )
+}
+
+/// Shows counts while it runs, on a terminal.
+fn show_progress(
+    format: LogFormat,
+    consumers: Vec<(String, Health)>,
+    done: CancellationToken,
+) -> Option<tokio::task::JoinHandle<()>> {
+    if format == LogFormat::Json || !std::io::stderr().is_terminal() {
+        return None;
+    }
+    Some(tokio::spawn(async move {
+        let spinner = progress::spinner();
+        while tokio::time::timeout(Duration::from_millis(200), done.cancelled()).await.is_err() {
+            let total = total(consumers.iter().map(|(_, health)| health.summary()));
+            spinner.set_message(format!(
+                "{} handled, {} duplicates, {} dead",
+                total.handled, total.duplicates, total.dead
+            ));
+        }
+        spinner.finish_and_clear();
+    }))
+}
+
+fn total(summaries: impl Iterator<Item = Summary>) -> Summary {
+    summaries.fold(Summary::default(), |mut sum, next| {
+        sum.handled += next.handled;
+        sum.duplicates += next.duplicates;
+        sum.retried += next.retried;
+        sum.dead += next.dead;
+        sum.ambiguous += next.ambiguous;
+        sum.waiting += next.waiting;
+        sum
+    })
+}
+
+/// The counts as JSON, in the order in which they are documented.
+#[derive(Serialize)]
+struct Counts {
+    handled: u64,
+    duplicates: u64,
+    retried: u64,
+    dead: u64,
+    ambiguous: u64,
+    waiting: u64,
+}
+
+fn print_summary(consumers: &BTreeMap<String, Summary>, as_json: bool) {
+    let Summary { handled, duplicates, retried, dead, ambiguous, waiting, .. } =
+        total(consumers.values().copied());
+    if as_json {
+        let counts = Counts { handled, duplicates, retried, dead, ambiguous, waiting };
+        println!("{}", serde_json::to_string(&counts).unwrap_or_default()); // integers only: cannot fail
+        return;
+    }
+    for (name, Summary { handled, duplicates, retried, dead, ambiguous, waiting, .. }) in consumers {
+        println!(
+            "{name}: {handled} handled, {duplicates} duplicates, {retried} retried, {dead} dead, {ambiguous} ambiguous, {waiting} waiting"
+        );
+    }
+    if dead > 0 {
+        println!("`hapax dead list` tells why {dead} were set aside");
+    }
+}

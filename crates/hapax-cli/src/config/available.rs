@@ -1,0 +1,82 @@
+//! What a configuration may say and this release cannot do yet. A release that learns one of these deletes
+//! its lines here.
+
+use super::Config;
+use super::broker::BrokerKind;
+use super::consumer::Consumer;
+use super::policy::Strategy;
+use super::problem::{Place, Problem};
+use super::store::StoreKind;
+use hapax::Code;
+
+/// Everything that the configuration asks for and this release cannot do, each with its place.
+pub(crate) fn unavailable(config: &Config) -> Vec<Problem> {
+    let mut found: Vec<Problem> = Vec::new();
+    found.extend(store(config));
+    found.extend(
+        config.brokers.values().filter_map(|broker| self::broker(broker.kind.value, broker.kind.place)),
+    );
+    for consumer in config.consumers.values() {
+        found.extend(strategy(consumer));
+        found.extend(consumer.dead_letters.as_ref().map(|dead_letters| {
+            let cure = "Remove it: dead letters are kept in the store, see `hapax dead list`.";
+            refuse(dead_letters.to.place, "publishing a copy of dead letters (`dead_letters.to`)", cure)
+        }));
+        for handler in consumer.on.values() {
+            found.extend(handler.http.as_ref().map(|http| {
+                refuse(http.place, "a handler that calls HTTP", "Use SQL statements, or the library.")
+            }));
+            found.extend(handler.publish.iter().map(|publish| {
+                let cure = "Write the event into a table of your own with an SQL statement.";
+                refuse(publish.to.place, "publishing from a handler", cure)
+            }));
+        }
+    }
+    found
+}
+
+fn refuse(place: Place, what: &str, cure: &str) -> Problem {
+    let message = format!("{what} is not available in this release");
+    Problem::new(Code::NotAvailable, place, message).label("not available").help(cure)
+}
+
+fn store(config: &Config) -> Option<Problem> {
+    let place = config.store.url.place;
+    match config.store.kind {
+        StoreKind::MySql => {
+            Some(refuse(place, "a store on MySQL or MariaDB", "Use `sqlite:` or `postgres:`."))
+        }
+        StoreKind::Sqlite if !cfg!(feature = "sqlite") => Some(left_out(place, "sqlite")),
+        StoreKind::Postgres if !cfg!(feature = "postgres") => Some(left_out(place, "postgres")),
+        StoreKind::Sqlite | StoreKind::Postgres => None,
+    }
+}
+
+fn broker(kind: BrokerKind, place: Place) -> Option<Problem> {
+    let name = match kind {
+        BrokerKind::RabbitMq if !cfg!(feature = "rabbitmq") => return Some(left_out(place, "rabbitmq")),
+        BrokerKind::RabbitMq => return None,
+        BrokerKind::Kafka => "Kafka",
+        BrokerKind::Nats => "NATS",
+        BrokerKind::Sqs => "SQS",
+        BrokerKind::Redis => "Redis",
+    };
+    let cure = "Use `rabbitmq`, the embedded queue (`source = { queue = … }`) or a file.";
+    Some(refuse(place, &format!("a broker of the kind {name}"), cure))
+}
+
+fn strategy(consumer: &Consumer) -> Option<Problem> {
+    let (name, cure) = match consumer.policy.strategy.value {
+        Strategy::Transactional => return None,
+        Strategy::Lazy => ("lazy", "`hapax::Idempotent::wrap` has it in the library."),
+        Strategy::Eager => ("eager", "It comes with handlers that call HTTP."),
+        Strategy::Natural => ("natural", "The library has it."),
+    };
+    let cure = format!("Use `strategy = \"transactional\"` for SQL handlers. {cure}");
+    Some(refuse(consumer.policy.strategy.place, &format!("`strategy = \"{name}\"` of `hapax run`"), &cure))
+}
+
+fn left_out(place: Place, feature: &str) -> Problem {
+    let cure = format!("Build it with `--features {feature}`.");
+    Problem::new(Code::NotAvailable, place, format!("this build was made without `{feature}`")).help(cure)
+}

@@ -1,0 +1,213 @@
+//! What must fit together across a configuration, once every value in it is right by itself.
+
+use super::Config;
+use super::broker::BrokerKind;
+use super::consumer::Consumer;
+use super::field::TypeOf;
+use super::handler::Handler;
+use super::nearest::suggestion;
+use super::parameter::Parameter;
+use super::policy::{Order, Strategy};
+use super::problem::{Place, Placed, Problem};
+use super::source::Source;
+use super::store::StoreKind;
+use hapax::Code;
+
+/// Everything that does not fit together.
+pub(super) fn check(config: &Config) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for consumer in config.consumers.values() {
+        problems.extend(broker(config, consumer));
+        problems.extend(lines(consumer));
+        problems.extend(policy(consumer));
+        problems.extend(always(consumer));
+        for handler in consumer.on.values() {
+            problems.extend(publishes(config, handler));
+            problems.extend(work(handler));
+            problems.extend(parameters(handler));
+            problems.extend(foreign_placeholders(config, handler));
+        }
+    }
+    problems
+}
+
+/// What is worth knowing although the program runs.
+pub(super) fn notes(config: &Config) -> Vec<Problem> {
+    let relay = config.relay.is_written().then(|| {
+        Problem::new(Code::NotAvailable, config.relay.place, "`relay` is not used by this release")
+            .help("It can stay: a later release publishes the outbox by it.")
+    });
+    let prefetch = config.consumers.values().filter_map(small_prefetch);
+    relay.into_iter().chain(prefetch).map(Problem::into_note).collect()
+}
+
+fn wrong(place: Place, message: impl Into<String>, help: impl Into<String>) -> Problem {
+    Problem::new(Code::ConfigWrongValue, place, message).help(help)
+}
+
+fn unknown_broker(config: &Config, broker: &Placed<String>) -> Option<Problem> {
+    if config.brokers.contains_key(&broker.value) {
+        return None;
+    }
+    let known: Vec<_> = config.brokers.keys().map(String::as_str).collect();
+    let help = if known.is_empty() {
+        "Define it: `[brokers.NAME]` with its `kind`.".to_owned()
+    } else {
+        suggestion(&broker.value, &known)
+    };
+    Some(wrong(broker.place, "this broker is not defined under `[brokers]`", help))
+}
+
+/// A source names a broker that exists, in the form that its kind has.
+fn broker(config: &Config, consumer: &Consumer) -> Option<Problem> {
+    let name = consumer.source.broker()?;
+    let Some(broker) = config.brokers.get(&name.value) else {
+        return unknown_broker(config, name);
+    };
+    let help = match (broker.kind.value, &consumer.source) {
+        (BrokerKind::Kafka, Source::Queue { .. }) => "Write `topics = […]` and `group = …`.",
+        (BrokerKind::RabbitMq, Source::Topics { .. }) => "Write `queue = …`.",
+        _ => return None,
+    };
+    Some(wrong(name.place, "this broker's kind has another form of source", help))
+}
+
+/// A line of a file is the body and nothing else: it has no properties and no headers.
+fn lines(consumer: &Consumer) -> Vec<Problem> {
+    let Source::File(file) = &consumer.source else { return Vec::new() };
+    let Consumer { id, type_of, key, sent_at, .. } = consumer;
+    let fields = [
+        ("id", id.place, id.is_in_body(), "`id = \"json:/pointer\"` or `id = \"cloudevents\"`"),
+        (
+            "type",
+            type_of.place,
+            type_of.is_in_body(),
+            "`type = \"json:/pointer\"` or `type = \"always:NAME\"`",
+        ),
+    ];
+    let key = key.as_ref().map(|key| ("key", key.place, key.is_in_body(), "`key = \"json:/pointer\"`"));
+    let sent_at = sent_at
+        .as_ref()
+        .map(|sent_at| ("sent_at", sent_at.place, sent_at.is_in_body(), "`sent_at = \"json:/pointer\"`"));
+    let outside = fields.into_iter().chain(key).chain(sent_at).filter(|(_, _, is_in_body, _)| !is_in_body);
+    outside
+        .map(|(name, place, _, cure)| {
+            let place = if place.is_nowhere() { file.place } else { place };
+            let message = format!("a line of a file has no properties and no headers to take `{name}` from");
+            wrong(place, message, format!("Write {cure}."))
+        })
+        .collect()
+}
+
+fn policy(consumer: &Consumer) -> Vec<Problem> {
+    let policy = &consumer.policy;
+    let mut problems = Vec::new();
+    if policy.strategy.value == Strategy::Eager && policy.lease.is_none() {
+        problems.push(wrong(
+            policy.strategy.place,
+            "`strategy = \"eager\"` needs a `lease`: without one, a message whose process died would wait forever",
+            "Add `lease = \"30s\"`; it is renewed while the handler runs.",
+        ));
+    }
+    if policy.order.value == Order::Key && consumer.key.is_none() {
+        problems.push(wrong(
+            policy.order.place,
+            format!("`order = \"key\"` needs to know the key of `{}`'s messages", consumer.name.value),
+            "Add `key = \"json:/pointer\"` to the consumer, or write `order = \"none\"`.",
+        ));
+    }
+    problems
+}
+
+/// With one type for all messages and no handler for it, every message would be set aside.
+fn always(consumer: &Consumer) -> Option<Problem> {
+    let TypeOf::Always(name) = &consumer.type_of.value else { return None };
+    let known: Vec<_> = consumer.on.keys().map(String::as_str).collect();
+    (!known.contains(&name.as_str())).then(|| {
+        let message = "every message is of this type, and it has no handler";
+        wrong(consumer.type_of.place, message, suggestion(name, &known))
+    })
+}
+
+fn publishes(config: &Config, handler: &Handler) -> Vec<Problem> {
+    handler.publish.iter().filter_map(|publish| unknown_broker(config, &publish.to.broker)).collect()
+}
+
+/// A handler does something, and either in the transaction or over HTTP.
+fn work(handler: &Handler) -> Option<Problem> {
+    let in_transaction = !handler.sql.is_empty() || !handler.publish.is_empty();
+    let name = &handler.type_name;
+    match &handler.http {
+        None if !in_transaction => Some(wrong(
+            name.place,
+            format!("the handler for `{}` does nothing", name.value),
+            "Add a statement: `[[consumers.NAME.on.TYPE.sql]]` with `run = \"…\"`.",
+        )),
+        Some(http) if in_transaction => Some(wrong(
+            http.place,
+            format!("the handler for `{}` mixes an HTTP call with SQL or publishes", name.value),
+            "Split it into two consumers: a call cannot be rolled back with the transaction.",
+        )),
+        _ => None,
+    }
+}
+
+/// Statements and publishes use what is declared, and what is declared is used.
+fn parameters(handler: &Handler) -> Vec<Problem> {
+    let in_sql = handler.sql.iter().flat_map(|sql| &sql.uses).map(|used| (used.value.as_str(), used.place));
+    let uses: Vec<_> = in_sql.chain(handler.published()).collect();
+    let undeclared = uses.iter().filter_map(|(name, place)| undeclared(handler, name, *place));
+    let unused =
+        handler.params.values().filter(|declared| uses.iter().all(|(name, _)| *name != declared.name));
+    undeclared.chain(unused.map(never_used)).collect()
+}
+
+fn undeclared(handler: &Handler, name: &str, place: Place) -> Option<Problem> {
+    if handler.params.contains_key(name) {
+        return None;
+    }
+    let declared: Vec<_> = handler.params.keys().map(String::as_str).collect();
+    let help = if declared.is_empty() {
+        format!("Declare it: `{name} = {{ json = \"/{name}\", type = \"text\" }}` under `params`.")
+    } else {
+        suggestion(name, &declared)
+    };
+    let message = format!("the parameter `:{name}` is not declared");
+    Some(Problem::new(Code::StatementParameter, place, message).label("used here").help(help))
+}
+
+fn never_used(parameter: &Placed<Parameter>) -> Problem {
+    let name = &parameter.name;
+    Problem::new(Code::StatementParameter, parameter.place, format!("the parameter `{name}` is never used"))
+        .label("declared here")
+        .help(format!("Use it as `:{name}` in a statement, or remove it."))
+}
+
+/// SQLite runs a statement whose placeholder nobody bound, with NULL in its place.
+fn foreign_placeholders(config: &Config, handler: &Handler) -> Vec<Problem> {
+    if config.store.kind != StoreKind::Sqlite {
+        return Vec::new();
+    }
+    let placeholders = handler.sql.iter().filter_map(|sql| sql.sqlite_placeholder.as_ref());
+    placeholders
+        .map(|placeholder| {
+            let message =
+                format!("SQLite takes `{}` for a parameter, and would bind it to NULL", placeholder.value);
+            Problem::new(Code::StatementParameter, placeholder.place, message)
+                .help("Declare a parameter, and write it as `:name`.")
+        })
+        .collect()
+}
+
+fn small_prefetch(consumer: &Consumer) -> Option<Problem> {
+    let Source::Queue { prefetch: Some(prefetch), .. } = &consumer.source else { return None };
+    let in_flight = consumer.in_flight();
+    (u32::from(prefetch.value) < in_flight).then(|| {
+        let message = format!("a prefetch of {} leaves workers waiting", prefetch.value);
+        let help = format!(
+            "{} workers with batches of {} hold {in_flight} messages: raise `prefetch`, or lower the others.",
+            consumer.policy.concurrency.value, consumer.policy.batch.max
+        );
+        Problem::new(Code::ConfigWrongValue, prefetch.place, message).help(help)
+    })
+}

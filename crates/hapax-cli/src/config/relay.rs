@@ -1,0 +1,47 @@
+//! `[relay]`: how rows of the outbox are published.
+
+use super::read::{Choice, Value};
+
+/// What happens behind a row that keeps failing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum OnFailure {
+    /// Later rows of its key wait.
+    #[default]
+    Block,
+    /// Later rows of its key go on.
+    Skip,
+}
+
+impl Choice for OnFailure {
+    const CHOICES: &'static [(&'static str, Self)] = &[("block", Self::Block), ("skip", Self::Skip)];
+}
+
+/// The relay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Relay {
+    /// The most rows that are published together.
+    pub batch: u32,
+    /// What happens behind a row that keeps failing.
+    pub on_failure: OnFailure,
+    /// The number of failures after which a row is parked.
+    pub park_after: u32,
+}
+
+impl Default for Relay {
+    fn default() -> Self {
+        Self { batch: 100, on_failure: OnFailure::default(), park_after: 20 }
+    }
+}
+
+impl Relay {
+    pub(super) fn read(value: &Value<'_>) -> Option<Self> {
+        let default = Self::default();
+        value.table(|table| {
+            Some(Self {
+                batch: table.or("batch", default.batch, |value| value.integer(1, 10_000)),
+                on_failure: table.or("on_failure", default.on_failure, Value::choice),
+                park_after: table.or("park_after", default.park_after, |value| value.integer(1, 1_000_000)),
+            })
+        })
+    }
+}

@@ -1,0 +1,309 @@
+//! Makes a consumer of what the configuration says.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use hapax::sql::SqlStore;
+use hapax::{
+    AmbiguousPolicy, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind, Format,
+    Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _, Store as _, Strategy,
+    TypeRule, UnknownType,
+};
+
+use crate::config::broker::{Broker, Connection};
+use crate::config::consumer::Consumer as Settings;
+use crate::config::field::{self, Field, Id, Property, SentAt, TypeOf};
+use crate::config::handler::{Handler, Sql};
+use crate::config::policy::{self, Ambiguous};
+use crate::config::problem::{Place, Problem};
+use crate::config::source::{Lines as LinesFrom, Source};
+use crate::config::{Config, parameter::Parameter};
+use crate::open::placed;
+use crate::sql::{SqlHandler, SqlTarget, Unfit};
+use crate::trouble::Trouble;
+
+/// A consumer as it comes out of a configuration.
+pub(crate) type Configured<D> = Consumer<SqlStore<D>, BoxSource>;
+
+/// Builds a consumer; its statements are proven, its source is not yet opened.
+pub(crate) async fn build<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+) -> Result<Configured<D>, Trouble> {
+    let source = source(config, settings, store)?;
+    let policy = &settings.policy;
+    let mut consumer = Consumer::new(&settings.name.value, store.clone(), source)
+        .map_err(|error| placed(config, &settings.name, error))?
+        .format(format(config, settings)?)
+        .retry(retry(&policy.retry))
+        .timeout(policy.timeout)
+        .strategy(Strategy::Transactional)
+        .unknown_type(unknown_type(policy.unknown_type))
+        .order(order(policy.order.value))
+        .keep(keep(&policy.retention))
+        .batch(to_usize(policy.batch.max))
+        .batch_wait(policy.batch.wait)
+        .concurrency(to_usize(policy.concurrency.value))
+        .drain(config.admin.drain);
+    for (kind, handler) in &settings.on {
+        let handler = prove(config, handler, store).await?;
+        consumer = consumer.on_handler::<Body, _>(kind, handler);
+    }
+    Ok(consumer)
+}
+
+/// Opens a consumer's source and closes it again, to see that it can be opened.
+pub(crate) async fn check_source<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+) -> Result<(), Trouble> {
+    let mut source = source(config, settings, store)?;
+    source
+        .prepare(to_usize(settings.in_flight()))
+        .await
+        .map_err(|error| at_source(config, settings, error))?;
+    source.close().await;
+    Ok(())
+}
+
+/// An error of a source, at its place in the file.
+pub(crate) fn at_source(config: &Config, settings: &Settings, error: Error) -> Trouble {
+    match &settings.source {
+        Source::Queue { broker, queue, .. } => match error.code() {
+            Code::QueueMissing => placed(config, queue, error),
+            _ => match config.brokers.get(&broker.value).map(|broker| &broker.connection) {
+                Some(Connection::RabbitMq(rabbit)) => placed(config, &rabbit.url, error),
+                _ => placed(config, broker, error),
+            },
+        },
+        Source::Topics { topics, .. } => placed(config, topics, error),
+        Source::File(lines) => placed(config, lines, error),
+        Source::Embedded { queue } => placed(config, queue, error),
+    }
+}
+
+fn source<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+) -> Result<BoxSource, Trouble> {
+    match &settings.source {
+        Source::File(lines) => Ok(BoxSource::new(match &lines.value {
+            LinesFrom::StandardInput => Lines::stdin(),
+            LinesFrom::File(path) => Lines::file(path),
+        })),
+        Source::Embedded { queue } => Ok(BoxSource::new(store.queue(&queue.value))),
+        Source::Queue { broker, queue, .. } => match config.brokers.get(&broker.value) {
+            #[cfg(feature = "rabbitmq")]
+            Some(Broker { connection: Connection::RabbitMq(rabbit), .. }) => {
+                let connection = rabbit_of(rabbit).map_err(|error| placed(config, &rabbit.url, error))?;
+                Ok(BoxSource::new(connection.source(&queue.value).prefetch(settings.prefetch())))
+            }
+            _ => Err(not_available(config, broker)),
+        },
+        Source::Topics { broker, .. } => Err(not_available(config, broker)),
+    }
+}
+
+/// A connection to RabbitMQ as the configuration describes it.
+#[cfg(feature = "rabbitmq")]
+pub(crate) fn rabbit_of(
+    settings: &crate::config::broker::RabbitMq,
+) -> Result<hapax::rabbitmq::RabbitMq, Error> {
+    let mut connection = hapax::rabbitmq::RabbitMq::new(settings.url.expose())?;
+    if let Some(username) = &settings.username {
+        connection = connection.username(username.expose());
+    }
+    if let Some(password) = &settings.password {
+        connection = connection.password(password.expose());
+    }
+    if let Some(tls) = &settings.tls {
+        connection = connection.ca_file(Path::new(&tls.ca.value))?;
+    }
+    Ok(connection)
+}
+
+fn not_available(config: &Config, broker: &crate::config::problem::Placed<String>) -> Trouble {
+    let context = format!("this build cannot consume from broker `{}`", broker.value);
+    placed(config, broker, Error::new(ErrorKind::Setup, Code::NotAvailable, context))
+}
+
+/// Asks the database about every statement of a handler.
+async fn prove<D: SqlTarget>(
+    config: &Config,
+    handler: &Handler,
+    store: &SqlStore<D>,
+) -> Result<SqlHandler, Trouble> {
+    let parameters: Vec<Parameter> =
+        handler.params.values().map(|parameter| parameter.value.clone()).collect();
+    let scope = ConsumerName::new("hapax.check").map_err(|error| {
+        Trouble::usage(Code::ConfigWrongValue, error.to_string(), "This is a defect; please report it.")
+    })?;
+    let (mut tx, _) = store.begin_claim(&ClaimRequest::none(&scope)).await?;
+    let mut steps = Vec::with_capacity(handler.sql.len());
+    for sql in &handler.sql {
+        match D::prove(tx.conn(), &sql.run.value, &parameters).await {
+            Ok(statement) => steps.push(crate::sql::Step {
+                statement,
+                expect_rows: sql.expect_rows,
+                on_mismatch: sql.on_mismatch,
+            }),
+            Err(unfit) => {
+                store.roll_back(tx).await;
+                return Err(unfit_statement(config, sql, &unfit));
+            }
+        }
+    }
+    store.roll_back(tx).await;
+    let parameters = parameters.into_iter().map(|parameter| {
+        let pointer =
+            pointer(config, handler.params.get(&parameter.name).map(|found| found.place), &parameter.json)?;
+        Ok((parameter, pointer))
+    });
+    Ok(SqlHandler::new(parameters.collect::<Result<_, Trouble>>()?, steps))
+}
+
+fn unfit_statement(config: &Config, sql: &Sql, unfit: &Unfit) -> Trouble {
+    let (place, cure) = match unfit {
+        Unfit::Refused(_) => (
+            sql.run.place,
+            "Mend the statement, or create what it names: `[store] setup` or your own migrations.",
+        ),
+        Unfit::Type { name, .. } => {
+            let used = sql.uses.iter().find(|used| used.value == *name);
+            (
+                used.map_or(sql.run.place, |used| used.place),
+                "Declare the parameter with the type that the column has.",
+            )
+        }
+    };
+    let problem = Problem::new(Code::StatementRefused, place, unfit.to_string()).help(cure);
+    match config.origin.report(vec![problem]) {
+        Some(report) => report.into(),
+        None => Trouble::usage(Code::StatementRefused, unfit.to_string(), cure),
+    }
+}
+
+fn format(config: &Config, settings: &Settings) -> Result<Format, Trouble> {
+    let policy = &settings.policy;
+    let mut format = Format::default()
+        .identity(identity(config, settings)?)
+        .kind(type_rule(config, settings)?)
+        .max_payload(usize::try_from(policy.max_payload).unwrap_or(usize::MAX));
+    if !settings.payload.is_whole() {
+        format = format.payload(pointer(config, None, &settings.payload)?);
+    }
+    if let Some(key) = &settings.key {
+        format = format.key(part(config, key.place, &key.value)?);
+    }
+    match settings.sent_at.as_ref().map(|rule| (rule.place, &rule.value)) {
+        None => {}
+        Some((_, SentAt::CloudEvents)) => format = format.sent_at(SentAtRule::CloudEvents),
+        Some((_, SentAt::Field(Field::Property(Property::Timestamp)))) => {
+            format = format.sent_at(SentAtRule::Timestamp)
+        }
+        Some((place, SentAt::Field(field))) => {
+            format = format.sent_at(SentAtRule::Part(part(config, place, field)?));
+        }
+    }
+    Ok(format)
+}
+
+fn identity(config: &Config, settings: &Settings) -> Result<Identity, Trouble> {
+    let Id::Fields(fields) = &settings.id.value else {
+        return Ok(match settings.id.value {
+            Id::CloudEvents => Identity::cloudevents(),
+            _ => Identity::standard(),
+        });
+    };
+    let refuse = |error: hapax::NotAnIdentity| {
+        placed(config, &settings.id, Error::new(ErrorKind::Setup, Code::NotAnIdentity, error.to_string()))
+    };
+    if let [field] = fields.as_slice() {
+        return Identity::part(part(config, settings.id.place, field)?).map_err(refuse);
+    }
+    let parts =
+        fields.iter().map(|field| part(config, settings.id.place, field).map(|part| part.to_string()));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    Identity::fields(parts.iter().map(String::as_str)).map_err(refuse)
+}
+
+fn type_rule(config: &Config, settings: &Settings) -> Result<TypeRule, Trouble> {
+    Ok(match &settings.type_of.value {
+        TypeOf::Standard => TypeRule::Standard,
+        TypeOf::Always(kind) => TypeRule::Always(kind.clone()),
+        TypeOf::CloudEvents => TypeRule::CloudEvents,
+        TypeOf::Field(field) => TypeRule::Part(part(config, settings.type_of.place, field)?),
+    })
+}
+
+fn part(config: &Config, place: Place, field: &Field) -> Result<Part, Trouble> {
+    Ok(match field {
+        Field::Header(name) => Part::Header(name.clone()),
+        Field::Json(path) => Part::Json(pointer(config, Some(place), path)?),
+        Field::Property(Property::MessageId) => Part::MessageIdProperty,
+        Field::Property(Property::Type) => Part::TypeProperty,
+        Field::Property(Property::Key) => Part::KeyProperty,
+        Field::Property(Property::Timestamp) => {
+            let problem =
+                Problem::new(Code::ConfigWrongValue, place, "`property:timestamp` can only be `sent_at`");
+            return Err(config.origin.report(vec![problem]).map_or_else(
+                || Trouble::usage(Code::ConfigWrongValue, "`property:timestamp` can only be `sent_at`", ""),
+                Trouble::from,
+            ));
+        }
+    })
+}
+
+/// The configuration's pointers were checked when it was read.
+fn pointer(config: &Config, place: Option<Place>, pointer: &field::Pointer) -> Result<Pointer, Trouble> {
+    pointer.as_str().parse().map_err(|error: hapax::NotAPointer| {
+        let place = crate::config::problem::Placed::new((), place.unwrap_or_default());
+        placed(config, &place, Error::new(ErrorKind::Setup, Code::ConfigWrongValue, error.to_string()))
+    })
+}
+
+fn retry(settings: &policy::Retry) -> Retry {
+    Retry::exponential()
+        .attempts(settings.attempts)
+        .first(settings.first)
+        .max(settings.max)
+        .jitter(settings.jitter)
+}
+
+fn keep(settings: &policy::Retention) -> Keep {
+    Keep::for_at_least(settings.keep)
+        .slack(settings.slack)
+        .every(settings.purge_every)
+        .batch(settings.purge_batch)
+        .ambiguous(match settings.ambiguous {
+            Ambiguous::DeadLetter => AmbiguousPolicy::DeadLetter,
+            Ambiguous::Process => AmbiguousPolicy::Process,
+        })
+}
+
+fn unknown_type(policy: policy::UnknownType) -> UnknownType {
+    match policy {
+        policy::UnknownType::DeadLetter => UnknownType::DeadLetter,
+        policy::UnknownType::Ignore => UnknownType::Ignore,
+    }
+}
+
+fn order(order: policy::Order) -> Order {
+    match order {
+        policy::Order::None => Order::None,
+        policy::Order::Key => Order::Key,
+        policy::Order::Lane => Order::Lane,
+    }
+}
+
+fn to_usize(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// The retention of every consumer, for commands that purge by hand.
+pub(crate) fn retentions(config: &Config) -> BTreeMap<String, Keep> {
+    config.consumers.iter().map(|(name, settings)| (name.clone(), keep(&settings.policy.retention))).collect()
+}

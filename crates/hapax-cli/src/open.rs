@@ -1,0 +1,157 @@
+//! Opens the store that a command works on.
+
+use std::path::Path;
+
+use hapax::Error;
+#[cfg(feature = "postgres")]
+use hapax::PgStore;
+#[cfg(feature = "sqlite")]
+use hapax::SqliteStore;
+use hapax::sql::SqlStore;
+use hapax::{ClaimRequest, Code, ConsumerName, ErrorKind, Store as _, Versions as _};
+
+use crate::args::StoreArgs;
+use crate::config::Config;
+use crate::config::interpolate::Surroundings;
+use crate::config::problem::{Placed, Problem};
+use crate::config::secret::SecretUrl;
+use crate::config::store::{Migrate, StoreKind};
+use crate::sql::SqlTarget;
+use crate::trouble::{Trouble, cure};
+
+/// A store of one of the kinds this build knows.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyStore {
+    #[cfg(feature = "sqlite")]
+    Sqlite(SqliteStore),
+    #[cfg(feature = "postgres")]
+    Postgres(PgStore),
+}
+
+/// Runs an expression with the store that it is, whatever its kind.
+macro_rules! with_store {
+    ($any:expr, $store:ident => $body:expr) => {
+        match $any {
+            #[cfg(feature = "sqlite")]
+            $crate::open::AnyStore::Sqlite($store) => $body,
+            #[cfg(feature = "postgres")]
+            $crate::open::AnyStore::Postgres($store) => $body,
+        }
+    };
+}
+pub(crate) use with_store;
+
+/// Reads a configuration file and everything it names.
+pub(crate) fn config(path: &Path) -> Result<Config, Trouble> {
+    Ok(Config::load(path, &Surroundings::of_process())?)
+}
+
+/// Opens the store that the arguments name, and answers with the configuration if it came from one. The
+/// schema is checked.
+pub(crate) async fn store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>), Trouble> {
+    let (store, config) = unchecked_store(args).await?;
+    with_store!(&store, store => store.check().await)?;
+    Ok((store, config))
+}
+
+/// The same without a check of the schema.
+pub(crate) async fn unchecked_store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>), Trouble> {
+    match (&args.config, &args.store) {
+        (Some(path), _) => {
+            let config = config(path)?;
+            Ok((configured(&config).await?, Some(config)))
+        }
+        (None, Some(url)) => Ok((at_url(url, &args.schema).await?, None)),
+        (None, None) => Err(no_store()),
+    }
+}
+
+fn no_store() -> Trouble {
+    Trouble::usage(Code::UsageWrong, "no store is named", "Give --config FILE or --store URL.")
+}
+
+/// Opens a store by its URL.
+pub(crate) async fn at_url(url: &str, schema: &str) -> Result<AnyStore, Trouble> {
+    let kind = StoreKind::of(&SecretUrl::new(url));
+    Ok(connect(kind, url, schema, 8).await?)
+}
+
+/// Opens the store of a configuration; errors name its place in the file.
+pub(crate) async fn configured(config: &Config) -> Result<AnyStore, Trouble> {
+    let store = &config.store;
+    let pool = usize::try_from(store.pool.value).unwrap_or(usize::MAX);
+    let opened = connect(Some(store.kind), store.url.expose(), &store.schema, pool).await;
+    opened.map_err(|error| placed(config, &store.url, error))
+}
+
+async fn connect(kind: Option<StoreKind>, url: &str, schema: &str, pool: usize) -> Result<AnyStore, Error> {
+    match kind {
+        #[cfg(feature = "sqlite")]
+        Some(StoreKind::Sqlite) => {
+            Ok(AnyStore::Sqlite(SqliteStore::builder(url).schema(schema).pool(pool).connect().await?))
+        }
+        #[cfg(feature = "postgres")]
+        Some(StoreKind::Postgres) => {
+            Ok(AnyStore::Postgres(PgStore::builder(url).schema(schema).pool(pool).connect().await?))
+        }
+        Some(_) => {
+            Err(Error::new(ErrorKind::Setup, Code::NotAvailable, "this build has no driver for that store"))
+        }
+        None => {
+            let context =
+                "the store's URL names no database that Hapax knows: begin it with sqlite: or postgres:";
+            Err(Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context))
+        }
+    }
+}
+
+/// An error together with the place of the configuration that it is about.
+pub(crate) fn placed<T>(config: &Config, place: &Placed<T>, error: Error) -> Trouble {
+    let text = error.to_string();
+    let text = text.strip_prefix(&format!("{}: ", error.code())).unwrap_or(&text).to_owned();
+    let problem = if place.is_written() {
+        Problem::new(error.code(), place.place, text)
+    } else {
+        Problem::of_file(error.code(), text)
+    };
+    match config.origin.report(vec![problem.help(cure(error.code()))]) {
+        Some(report) => report.into(),
+        None => error.into(),
+    }
+}
+
+/// Does about the schema what the configuration says, and runs the user's own set-up once.
+pub(crate) async fn ready<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<(), Trouble> {
+    match config.store.migrate {
+        Migrate::Off => {}
+        Migrate::Check => store.check().await.map_err(|error| placed(config, &config.store.url, error))?,
+        Migrate::Apply => {
+            store.migrate().await.map_err(|error| placed(config, &config.store.url, error))?;
+            set_up(config, store).await?;
+        }
+    }
+    Ok(())
+}
+
+/// The user's own tables, once: the note that they are made commits with them.
+async fn set_up<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<(), Trouble> {
+    let Some(setup) = &config.store.setup else { return Ok(()) };
+    let in_file = |error: Error| placed(config, setup, error);
+    let scope = ConsumerName::new("hapax.setup").map_err(|error| {
+        Trouble::usage(Code::ConfigWrongValue, error.to_string(), "This is a defect; please report it.")
+    })?;
+    let (mut tx, _) = store.begin_claim(&ClaimRequest::none(&scope)).await.map_err(in_file)?;
+    let first = store.newer(&mut tx, &scope, "setup", 1).await.map_err(in_file)?;
+    if !first {
+        store.roll_back(tx).await;
+        return Ok(());
+    }
+    if let Err(error) = D::script(tx.conn(), &setup.sql).await {
+        store.roll_back(tx).await;
+        let context = format!("the database does not accept {}", setup.path.display());
+        return Err(in_file(
+            Error::new(ErrorKind::Statement, Code::StatementRefused, context).because(error),
+        ));
+    }
+    store.finish(tx).await.map_err(in_file)
+}

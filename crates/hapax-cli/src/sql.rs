@@ -1,0 +1,11 @@
+//! Handlers of a configuration file: SQL with named parameters, run in the inbox's transaction.
+
+mod handler;
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod target;
+
+pub(crate) use handler::{SqlHandler, Step};
+pub(crate) use target::{SqlTarget, Unfit};

@@ -1,0 +1,76 @@
+//! The suite that every source passes.
+
+#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
+
+mod broker;
+
+use broker::Queue;
+use hapax_core::{Envelope, Outgoing, Publisher, Source, Timestamp};
+use hapax_rabbitmq::{RabbitMq, RabbitPublisher, RabbitSource};
+use hapax_testkit::conformance::source::SourceFixture;
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{Server, address, rabbitmq_url, require};
+
+/// More than any case has in hand.
+const IN_FLIGHT: usize = 100;
+const MICROS_PER_SECOND: i64 = 1_000_000;
+
+/// A queue, and a way to it that can be cut.
+struct OnRabbitMq {
+    queue: Queue,
+    proxy: Proxy,
+    publisher: RabbitPublisher,
+}
+
+impl SourceFixture for OnRabbitMq {
+    type Source = RabbitSource;
+
+    async fn fresh() -> Option<Self> {
+        if !require(Server::RabbitMq) {
+            return None;
+        }
+        let proxy = Proxy::start(address(&rabbitmq_url()).unwrap()).unwrap();
+        let publisher = RabbitMq::new(&rabbitmq_url()).unwrap().publisher();
+        Some(Self { queue: Queue::declared("conformance").await, proxy, publisher })
+    }
+
+    async fn publish(&self, envelope: Envelope) {
+        self.publisher.publish(vec![Outgoing::to_queue(&self.queue.name, envelope)]).await.remove(0).unwrap();
+    }
+
+    async fn source(&self) -> RabbitSource {
+        let url = self.proxy.route(&rabbitmq_url()).unwrap();
+        let mut source = RabbitMq::new(&url).unwrap().source(&self.queue.name);
+        source.prepare(IN_FLIGHT).await.unwrap();
+        source
+    }
+
+    async fn drop_connections(&self) -> bool {
+        self.proxy.sever();
+        true
+    }
+
+    /// AMQP has no ordering key, and whole seconds only.
+    fn carried(envelope: Envelope) -> Envelope {
+        let mut carried = envelope;
+        carried.properties.key = None;
+        carried.properties.broker_id = None;
+        carried.properties.timestamp = carried
+            .properties
+            .timestamp
+            .map(|time| Timestamp::from_micros(time.as_micros() / MICROS_PER_SECOND * MICROS_PER_SECOND));
+        carried
+    }
+}
+
+impl Drop for OnRabbitMq {
+    fn drop(&mut self) {
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.queue.delete()));
+    }
+}
+
+mod server {
+    use super::OnRabbitMq;
+
+    hapax_testkit::source_conformance!(OnRabbitMq);
+}

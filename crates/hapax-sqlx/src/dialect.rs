@@ -1,0 +1,233 @@
+//! What differs between databases.
+
+use std::future::Future;
+use std::time::Duration;
+
+use hapax_core::{Code, ConsumerName, ErrorKind, Key};
+use sqlx::SqlStr;
+
+use crate::statements::Statements;
+use crate::value::Value;
+
+#[cfg(feature = "postgres")]
+mod postgres;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+/// A database that [`SqlStore`](crate::SqlStore) runs on. Implemented by this crate only.
+pub trait Dialect: Driver {}
+
+impl<D: Driver> Dialect for D {}
+
+/// A raw connection and the means to stop what it is doing from outside.
+pub struct Raw<D: Driver> {
+    pub(crate) conn: D::Connection,
+    pub(crate) brake: D::Brake,
+}
+
+/// What a claim statement found out about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The row is ours, freshly inserted.
+    Inserted,
+    /// The row was waiting and is ours.
+    Updated,
+    /// There is a row that is not ours.
+    Kept {
+        /// Its state.
+        state: i64,
+        /// Its digest.
+        digest: i64,
+    },
+    /// Somebody has it uncommitted, or had until just now.
+    Rival,
+}
+
+/// What a claim statement found out.
+#[derive(Clone, Debug)]
+pub struct Taking {
+    /// Per key, in the order of the keys.
+    pub found: Vec<Found>,
+    /// The consumer's horizon.
+    pub horizon: Option<i64>,
+    /// The database's clock. Zero where no rival can purge beside the claim.
+    pub now: i64,
+}
+
+/// Where opening a claim failed.
+#[derive(Debug)]
+pub enum Opening {
+    /// Before anything was begun: a stale connection may be replaced.
+    Begin(sqlx::Error),
+    /// In the claim.
+    Claim(sqlx::Error),
+}
+
+/// Claims under one consumer.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'r> {
+    pub(crate) consumer: &'r ConsumerName,
+    pub(crate) keys: &'r [Key],
+}
+
+/// How to connect to a database.
+pub(crate) type Options<D> = <<D as sqlx::Database>::Connection as sqlx::Connection>::Options;
+
+/// The part of a dialect that is this crate's business: texts, claim, arrays, errors, cancelling.
+pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
+    /// Stops what a connection is doing.
+    type Brake: Send + Sync + 'static;
+
+    /// The database's name, for messages.
+    const TITLE: &'static str;
+    /// Whether the database takes one writing transaction at a time.
+    const ONE_WRITER: bool;
+    /// The wall clock in microseconds.
+    const NOW: &'static str;
+    /// The larger of two values.
+    const GREATEST: &'static str;
+    /// Passes over rows that others have locked.
+    const SKIP_LOCKED: &'static str;
+    /// True unless a rival's transaction holds the message of the texts `$1`, `$2`.
+    const UNHELD: &'static str;
+    /// Begins a transaction that writes, without the sentinel.
+    const BEGIN: &'static str;
+    /// Gives out a place without inserting a row.
+    const NEW_PLACE: &'static str;
+    /// The highest number a dead letter was ever given.
+    const LAST_DEAD: &'static str;
+    /// The claim's statements; what they mean is the dialect's own affair.
+    const CLAIM: [&'static str; 4];
+    /// The keys that must queue up.
+    const HELD: &'static str;
+    /// Whether writes are taken: answers 1 as far as reading can tell.
+    const PROBE: &'static str;
+    /// A write that leaves nothing behind, where only writing can tell.
+    const PROBE_WRITE: &'static str;
+    /// The schema's version table, if there is one.
+    const FIND_SCHEMA: &'static str;
+    /// Makes concurrent migrations wait for each other.
+    const LOCK_MIGRATIONS: &'static str;
+    /// The migrations, as written for the default schema.
+    const MIGRATIONS: &'static [(u32, &'static str, &'static str)];
+
+    /// A table under a schema or prefix.
+    fn table(schema: &str, name: &str) -> String;
+    /// Whether the parameter contains the value on its left.
+    fn in_ints(parameter: &str) -> String;
+    /// Whether the parameter contains the value on its left.
+    fn in_texts(parameter: &str) -> String;
+    /// The place in the parameter, or a new one if that is null, for a row to be inserted.
+    fn place(schema: &str, parameter: &str) -> String;
+    /// A text literal that needs no escaping.
+    fn literal(text: &str) -> String;
+    /// A migration for another schema or prefix.
+    fn adapt(migration: &str, schema: &str) -> String;
+
+    /// Reads a URL and applies what the store rests on.
+    fn options(url: &str) -> Result<Options<Self>, hapax_core::Error>;
+    /// Applies what the store rests on; `busy` is how long to wait for other processes.
+    fn prepare(options: Options<Self>, busy: Duration) -> Result<Options<Self>, hapax_core::Error>;
+    /// Where the options lead, without secrets.
+    fn describe(options: &Options<Self>) -> String;
+
+    /// Opens a connection on which `BEGIN` and `COMMIT` are ours and nested `begin`s are savepoints.
+    fn open(options: &Options<Self>) -> impl Future<Output = Result<Raw<Self>, sqlx::Error>> + Send;
+    /// Runs a text of several statements. `sql` is always the same, or seldom.
+    fn run(conn: &mut Self::Connection, sql: SqlStr) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Runs a statement and says how many rows it touched.
+    fn execute(
+        conn: &mut Self::Connection,
+        sql: &SqlStr,
+        values: Vec<Value>,
+    ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
+    /// Runs a statement and collects its rows.
+    fn fetch(
+        conn: &mut Self::Connection,
+        sql: &SqlStr,
+        values: Vec<Value>,
+    ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
+
+    /// An integer column.
+    fn int(row: &Self::Row, column: usize) -> Result<Option<i64>, sqlx::Error>;
+    /// A text column.
+    fn text(row: &Self::Row, column: usize) -> Result<Option<String>, sqlx::Error>;
+    /// A column of bytes.
+    fn bytes(row: &Self::Row, column: usize) -> Result<Vec<u8>, sqlx::Error>;
+
+    /// Begins a transaction under the sentinel and takes the keys in it.
+    fn open_claim(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        timeout: Option<Duration>,
+        wanted: Wanted<'_>,
+    ) -> impl Future<Output = Result<Taking, Opening>> + Send;
+    /// Takes keys in the transaction that is open.
+    fn take(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        wanted: Wanted<'_>,
+    ) -> impl Future<Output = Result<Taking, sqlx::Error>> + Send;
+    /// The horizon as it is now, for a claim whose snapshot may predate a purge.
+    fn horizon_now(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        consumer: &ConsumerName,
+    ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
+    /// The parameters of [`HELD`](Self::HELD), after the consumer: indexes, order keys and places.
+    fn held_values(keys: &[(usize, &str, Option<i64>)]) -> Vec<Value>;
+
+    /// What a code of the database means.
+    fn classify(code: &str) -> (ErrorKind, Code);
+    /// Whether a code, as an answer to `finish`, says that the transaction is not ours.
+    fn is_broken(code: &str) -> bool;
+    /// Whether a code says that the session ended, so that a commit in flight may have taken effect.
+    fn is_session_end(code: &str) -> bool;
+
+    /// Asks the server to stop what a connection is doing, through another connection.
+    fn cancel(
+        brake: &Self::Brake,
+        other: &mut Self::Connection,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Stops what a connection is doing as far as that is possible without waiting.
+    fn stop(brake: &Self::Brake);
+}
+
+/// An integer column that is never null.
+pub(crate) fn int<D: Driver>(row: &D::Row, column: usize) -> Result<i64, sqlx::Error> {
+    Ok(D::int(row, column)?.unwrap_or_default())
+}
+
+/// A text column that is never null.
+pub(crate) fn text<D: Driver>(row: &D::Row, column: usize) -> Result<String, sqlx::Error> {
+    Ok(D::text(row, column)?.unwrap_or_default())
+}
+
+/// The part of a driver that reads the same for each: sqlx's traits want concrete types.
+macro_rules! primitives {
+    () => {
+        async fn execute(conn: &mut Self::Connection, sql: &SqlStr, values: Vec<Value>) -> Result<u64, sqlx::Error> {
+            let arguments = bind(values)?;
+            Ok(sqlx::query_with(sql.clone(), arguments).execute(conn).await?.rows_affected())
+        }
+
+        async fn fetch(
+            conn: &mut Self::Connection,
+            sql: &SqlStr,
+            values: Vec<Value>,
+        ) -> Result<Vec<Self::Row>, sqlx::Error> {
+            let arguments = bind(values)?;
+            sqlx::query_with(sql.clone(), arguments).fetch_all(conn).await
+        }
+
+        fn text(row: &Self::Row, column: usize) -> Result<Option<String>, sqlx::Error> {
+            row.try_get(column)
+        }
+
+        fn bytes(row: &Self::Row, column: usize) -> Result<Vec<u8>, sqlx::Error> {
+            row.try_get(column)
+        }
+    };
+}
+
+pub(crate) use primitives;

@@ -1,0 +1,274 @@
+//! PostgreSQL.
+
+use std::time::Duration;
+
+use hapax_core::{Code, ConsumerName, Error, ErrorKind};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeStr, SqlStr, TypeInfo};
+
+use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, int, primitives};
+use crate::error::refused_url;
+use crate::statements::Statements;
+use crate::value::{Value, values};
+
+/// Whose connections these are, in `pg_stat_activity`.
+const APPLICATION: &str = "hapax";
+
+/// One statement for all keys. The advisory locks make a rival's uncommitted claim an answer instead
+/// of a wait; they are taken before anything is inserted and end with the transaction. A row that a
+/// rival committed after this statement's snapshot is neither inserted nor seen: a rival, too.
+const CLAIM: &str = "\
+WITH keys AS MATERIALIZED (
+    SELECT k.*, pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || k.id, {seed})) AS locked
+    FROM (SELECT * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
+              WITH ORDINALITY AS u(id, digest, sent_at, place, ordinal)
+          ORDER BY u.id COLLATE \"C\") k
+), inserted AS (
+    INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
+    SELECT $1, id, digest, sent_at, {now}, 0 FROM keys WHERE locked
+    ON CONFLICT (consumer, id) DO NOTHING RETURNING id
+), updated AS (
+    UPDATE {inbox} i SET state = 0, processed_at = {now}
+    FROM keys k
+    WHERE k.locked AND k.place IS NOT NULL AND i.consumer = $1 AND i.id = k.id AND i.state = 1
+      AND EXISTS (SELECT 1 FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1 AND w.id = k.id)
+    RETURNING i.id
+)
+SELECT CASE WHEN NOT k.locked THEN 3 WHEN n.id IS NOT NULL THEN 0 WHEN u.id IS NOT NULL THEN 1
+            WHEN e.state IS NOT NULL THEN 2 ELSE 3 END,
+       e.state, e.digest, h.sent_at, {now}
+FROM keys k
+LEFT JOIN inserted n ON n.id = k.id
+LEFT JOIN updated u ON u.id = k.id
+LEFT JOIN {inbox} e ON e.consumer = $1 AND e.id = k.id
+LEFT JOIN {horizon} h ON h.consumer = $1
+ORDER BY k.ordinal";
+
+/// The horizon beside what the isolation level makes of reading it.
+const HORIZON: &str = "\
+SELECT (SELECT sent_at FROM {horizon} WHERE consumer = $1),
+       CASE current_setting('transaction_isolation') WHEN 'read committed' THEN 0 ELSE 1 END";
+
+/// Under a snapshot of the whole transaction a moved horizon cannot be read, only run into: these two
+/// raise 40001 if it was inserted or moved since.
+const PIN_HORIZON: &str = "INSERT INTO {horizon} (consumer) VALUES ($1) ON CONFLICT (consumer) DO NOTHING";
+const LOCK_HORIZON: &str = "SELECT sent_at FROM {horizon} WHERE consumer = $1 FOR KEY SHARE";
+
+impl Driver for Postgres {
+    type Brake = i32;
+
+    const TITLE: &'static str = "PostgreSQL";
+    const ONE_WRITER: bool = false;
+    const NOW: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    const GREATEST: &'static str = "greatest";
+    const SKIP_LOCKED: &'static str = "FOR UPDATE SKIP LOCKED";
+    const UNHELD: &'static str = "pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, {seed}))";
+    const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED"; // whatever the user's default is
+    const NEW_PLACE: &'static str = "SELECT nextval(pg_get_serial_sequence('{waiting}', 'number'))";
+    const LAST_DEAD: &'static str =
+        "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.dead_letters_number_seq";
+    const CLAIM: [&'static str; 4] = [CLAIM, HORIZON, PIN_HORIZON, LOCK_HORIZON];
+    const HELD: &'static str = "\
+SELECT k.n FROM unnest($2::bigint[], $3::text[], $4::bigint[]) AS k(n, order_key, place)
+WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = k.order_key
+                AND (k.place IS NULL OR w.number < k.place))
+   OR EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.consumer = $1 AND d.order_key = k.order_key
+                AND d.redriven_at IS NULL AND (k.place IS NULL OR d.place < k.place))";
+    const PROBE: &'static str =
+        "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN 0 ELSE 1 END";
+    const PROBE_WRITE: &'static str = ""; // it would leave a dead row each time
+    const FIND_SCHEMA: &'static str = "SELECT 1 WHERE to_regclass('{schema_version}') IS NOT NULL";
+    const LOCK_MIGRATIONS: &'static str =
+        "SELECT 1 FROM (SELECT pg_advisory_xact_lock(hashtextextended('hapax migrations', {seed}))) locked";
+    const MIGRATIONS: &'static [(u32, &'static str, &'static str)] =
+        &[(1, "initial", include_str!("../../migrations/postgres/0001_initial.sql"))];
+
+    fn table(schema: &str, name: &str) -> String {
+        format!("{schema}.{name}")
+    }
+
+    fn in_ints(parameter: &str) -> String {
+        format!("= ANY({parameter}::bigint[])")
+    }
+
+    fn in_texts(parameter: &str) -> String {
+        format!("= ANY({parameter}::text[])")
+    }
+
+    fn place(schema: &str, parameter: &str) -> String {
+        let waiting = Self::table(schema, "waiting");
+        format!("COALESCE({parameter}, nextval(pg_get_serial_sequence('{waiting}', 'number')))")
+    }
+
+    fn literal(text: &str) -> String {
+        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+    }
+
+    fn adapt(migration: &str, schema: &str) -> String {
+        migration
+            .replace("hapax.", &format!("{schema}."))
+            .replace("SCHEMA IF NOT EXISTS hapax", &format!("SCHEMA IF NOT EXISTS {schema}"))
+    }
+
+    fn options(url: &str) -> Result<Options<Self>, Error> {
+        let options: PgConnectOptions = url.parse().map_err(|error| refused_url::<Self>(&error))?;
+        Ok(options.application_name(APPLICATION))
+    }
+
+    fn prepare(options: Options<Self>, _busy: Duration) -> Result<Options<Self>, Error> {
+        Ok(options)
+    }
+
+    fn describe(options: &Options<Self>) -> String {
+        let database = options.get_database().unwrap_or_else(|| options.get_username());
+        match options.get_socket() {
+            Some(socket) => format!("PostgreSQL database {database} at {}", socket.display()),
+            None => format!("PostgreSQL database {database} at {}:{}", options.get_host(), options.get_port()),
+        }
+    }
+
+    async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
+        let mut conn = PgConnection::connect_with(options).await?;
+        let pid = sqlx::query("SELECT pg_backend_pid()").fetch_one(&mut conn).await?.try_get(0)?;
+        let depth = conn.begin().await?;
+        std::mem::forget(depth); // sqlx counts one transaction from here on, so that nested ones are savepoints
+        Self::run(&mut conn, SqlStr::from_static("ROLLBACK")).await?;
+        Ok(Raw { conn, brake: pid })
+    }
+
+    async fn run(conn: &mut Self::Connection, sql: SqlStr) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sql).execute(conn).await?;
+        Ok(())
+    }
+
+    primitives!();
+
+    fn int(row: &PgRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        match row.try_column(column)?.type_info().name() {
+            "INT2" => Ok(row.try_get::<Option<i16>, _>(column)?.map(i64::from)),
+            "INT4" => Ok(row.try_get::<Option<i32>, _>(column)?.map(i64::from)),
+            _ => row.try_get(column),
+        }
+    }
+
+    async fn open_claim(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        timeout: Option<Duration>,
+        wanted: Wanted<'_>,
+    ) -> Result<Taking, Opening> {
+        Self::run(conn, begin(timeout)).await.map_err(Opening::Begin)?;
+        Self::take(conn, statements, wanted).await.map_err(Opening::Claim)
+    }
+
+    async fn take(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        wanted: Wanted<'_>,
+    ) -> Result<Taking, sqlx::Error> {
+        if wanted.keys.is_empty() {
+            return Ok(Taking { found: Vec::new(), horizon: None, now: 0 });
+        }
+        let rows = Self::fetch(conn, &statements.claim_first, claim_values(wanted)).await?;
+        let found = rows.iter().map(found).collect::<Result<_, _>>()?;
+        let last = rows.last().ok_or(sqlx::Error::RowNotFound)?;
+        Ok(Taking { found, horizon: Self::int(last, 3)?, now: int::<Self>(last, 4)? })
+    }
+
+    async fn horizon_now(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        consumer: &ConsumerName,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let rows = Self::fetch(conn, &statements.claim_second, values![consumer.as_str()]).await?;
+        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+        if int::<Self>(row, 1)? == 0 {
+            return Self::int(row, 0);
+        }
+        Self::execute(conn, &statements.claim_third, values![consumer.as_str()]).await?;
+        let rows = Self::fetch(conn, &statements.claim_fourth, values![consumer.as_str()]).await?;
+        rows.first().map_or(Ok(None), |row| Self::int(row, 0))
+    }
+
+    fn held_values(keys: &[(usize, &str, Option<i64>)]) -> Vec<Value> {
+        values![
+            keys.iter().map(|(index, ..)| i64::try_from(*index).ok()).collect::<Value>(),
+            keys.iter().map(|(_, order, _)| *order).collect::<Value>(),
+            keys.iter().map(|(.., place)| *place).collect::<Value>(),
+        ]
+    }
+
+    fn classify(code: &str) -> (ErrorKind, Code) {
+        match code {
+            "25006" => (ErrorKind::Unavailable, Code::StoreReadOnly),
+            "53100" => (ErrorKind::Unavailable, Code::StoreReadOnly),
+            "57P01" | "57P02" | "57P03" => (ErrorKind::Unavailable, Code::StoreUnavailable),
+            "40001" | "40P01" => (ErrorKind::Conflict, Code::StoreConflict),
+            "55P03" => (ErrorKind::Busy, Code::StoreBusy),
+            "42501" => (ErrorKind::Setup, Code::StoreRefused),
+            "3D000" => (ErrorKind::Setup, Code::StoreUnavailable),
+            _ if code.starts_with("08") || code.starts_with("53") || code.starts_with("58") => {
+                (ErrorKind::Unavailable, Code::StoreUnavailable)
+            }
+            _ if code.starts_with("28") => (ErrorKind::Setup, Code::StoreRefused),
+            _ => (ErrorKind::Statement, Code::StoreFailed),
+        }
+    }
+
+    fn is_broken(code: &str) -> bool {
+        // no active transaction, an aborted one, no such savepoint
+        matches!(code, "25P01" | "25P02" | "3B001")
+    }
+
+    fn is_session_end(code: &str) -> bool {
+        code.starts_with("57P") || code.starts_with("08")
+    }
+
+    async fn cancel(pid: &i32, other: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        sqlx::query("SELECT pg_cancel_backend($1)").bind(*pid).execute(other).await?;
+        Ok(())
+    }
+
+    fn stop(_pid: &i32) {}
+}
+
+fn begin(timeout: Option<Duration>) -> SqlStr {
+    let Some(timeout) = timeout else { return SqlStr::from_static("BEGIN; SAVEPOINT hapax") };
+    let millis = timeout.as_millis().clamp(1, 2_147_483_647); // zero would mean no limit
+    AssertSqlSafe(format!("BEGIN; SET LOCAL statement_timeout = {millis}; SAVEPOINT hapax")).into_sql_str()
+}
+
+fn claim_values(Wanted { consumer, keys }: Wanted<'_>) -> Vec<Value> {
+    values![
+        consumer.as_str(),
+        keys.iter().map(|key| key.id.as_str()).collect::<Value>(),
+        keys.iter().map(|key| key.digest.as_i64()).collect::<Value>(),
+        keys.iter().map(|key| key.sent_at.map(hapax_core::Timestamp::as_micros)).collect::<Value>(),
+        keys.iter().map(|key| key.place.map(|place| place.0)).collect::<Value>(),
+    ]
+}
+
+fn found(row: &PgRow) -> Result<Found, sqlx::Error> {
+    Ok(match row.try_get::<i32, _>(0)? {
+        0 => Found::Inserted,
+        1 => Found::Updated,
+        2 => Found::Kept { state: int::<Postgres>(row, 1)?, digest: int::<Postgres>(row, 2)? },
+        _ => Found::Rival,
+    })
+}
+
+fn bind(values: Vec<Value>) -> Result<PgArguments, sqlx::Error> {
+    let mut arguments = PgArguments::default();
+    for value in values {
+        match value {
+            Value::Int(value) => arguments.add(value),
+            Value::Text(value) => arguments.add(value),
+            Value::Bytes(value) => arguments.add(value),
+            Value::Ints(value) => arguments.add(value),
+            Value::Texts(value) => arguments.add(value),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}

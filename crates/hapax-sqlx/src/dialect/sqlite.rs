@@ -1,0 +1,292 @@
+//! SQLite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hapax_core::{Code, ConsumerName, Error, ErrorKind};
+use sqlx::sqlite::{
+    SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
+};
+use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
+
+use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, int, primitives, text};
+use crate::error::refused_url;
+use crate::statements::Statements;
+use crate::value::{Value, values};
+
+/// How many of the virtual machine's steps lie between two looks at the brake.
+const STEPS: i32 = 4096;
+
+/// The keys come as one JSON array of arrays, since an array cannot be bound.
+macro_rules! insert {
+    () => {
+        "INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
+         SELECT $1, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), {now}, 0
+         FROM json_each($2) WHERE true
+         ON CONFLICT (consumer, id) DO NOTHING
+         RETURNING id, (SELECT sent_at FROM {horizon} WHERE consumer = $1)"
+    };
+}
+/// A transaction's begin, its sentinel and its claim are one text, since each text is a hop to the
+/// connection's thread.
+const OPEN: &str = concat!("BEGIN IMMEDIATE; SAVEPOINT hapax; ", insert!());
+
+/// Of the keys that were not inserted, those that may take their waiting row.
+const UPDATE: &str = "\
+UPDATE {inbox} SET state = 0, processed_at = {now}
+WHERE consumer = $1 AND state = 1 AND id IN (
+    SELECT w.id FROM json_each($2) k
+    JOIN {waiting} w ON w.number = json_extract(k.value, '$[3]') AND w.consumer = $1
+                    AND w.id = json_extract(k.value, '$[0]'))
+RETURNING id";
+
+const REST: &str = "SELECT id, state, digest FROM {inbox} WHERE consumer = $1 AND id {in_texts $2}";
+
+impl Driver for Sqlite {
+    type Brake = Arc<AtomicBool>;
+
+    const TITLE: &'static str = "SQLite";
+    const ONE_WRITER: bool = true;
+    const NOW: &'static str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+    const GREATEST: &'static str = "max";
+    const SKIP_LOCKED: &'static str = "";
+    const UNHELD: &'static str = "true";
+    const BEGIN: &'static str = "BEGIN IMMEDIATE";
+    const NEW_PLACE: &'static str = "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
+    const LAST_DEAD: &'static str = "SELECT seq FROM sqlite_sequence WHERE name = '{dead_letters}'";
+    const CLAIM: [&'static str; 4] = [OPEN, insert!(), UPDATE, REST];
+    const HELD: &'static str = "\
+SELECT json_extract(k.value, '$[0]') FROM json_each($2) k
+WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = json_extract(k.value, '$[1]')
+                AND (json_extract(k.value, '$[2]') IS NULL OR w.number < json_extract(k.value, '$[2]')))
+   OR EXISTS (SELECT 1 FROM {dead_letters} d
+              WHERE d.consumer = $1 AND d.order_key = json_extract(k.value, '$[1]') AND d.redriven_at IS NULL
+                AND (json_extract(k.value, '$[2]') IS NULL OR d.place < json_extract(k.value, '$[2]')))";
+    const PROBE: &'static str = "SELECT 1";
+    const PROBE_WRITE: &'static str = "BEGIN IMMEDIATE; \
+        INSERT INTO {queue} (queue, sent_at, label, body) VALUES ('', 0, '', zeroblob(20000)); ROLLBACK";
+    const FIND_SCHEMA: &'static str =
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{schema_version}'";
+    const LOCK_MIGRATIONS: &'static str = "SELECT 1"; // BEGIN IMMEDIATE has locked already
+    const MIGRATIONS: &'static [(u32, &'static str, &'static str)] =
+        &[(1, "initial", include_str!("../../migrations/sqlite/0001_initial.sql"))];
+
+    fn table(schema: &str, name: &str) -> String {
+        format!("{schema}_{name}")
+    }
+
+    fn in_ints(parameter: &str) -> String {
+        format!("IN (SELECT value FROM json_each({parameter}))")
+    }
+
+    fn in_texts(parameter: &str) -> String {
+        Self::in_ints(parameter)
+    }
+
+    fn place(_schema: &str, parameter: &str) -> String {
+        parameter.to_owned()
+    }
+
+    fn literal(text: &str) -> String {
+        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!("CAST(x'{hex}' AS TEXT)")
+    }
+
+    fn adapt(migration: &str, schema: &str) -> String {
+        migration.replace("hapax_", &format!("{schema}_"))
+    }
+
+    fn options(url: &str) -> Result<Options<Self>, Error> {
+        let options: SqliteConnectOptions = url.parse().map_err(|error| refused_url::<Self>(&error))?;
+        Ok(options.create_if_missing(true))
+    }
+
+    fn prepare(options: Options<Self>, busy: Duration) -> Result<Options<Self>, Error> {
+        let name = options.get_filename().to_string_lossy();
+        if name.is_empty() || name == ":memory:" || name.starts_with("file:sqlx-in-memory") {
+            let context = "SQLite in memory has a database per connection; use a file, or the test kit's \
+                           `MemoryStore` where nothing is to be kept";
+            return Err(Error::new(ErrorKind::Setup, Code::NotAvailable, context));
+        }
+        Ok(options
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .foreign_keys(true)
+            .busy_timeout(busy))
+    }
+
+    fn describe(options: &Options<Self>) -> String {
+        format!("SQLite database {}", options.get_filename().display())
+    }
+
+    async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
+        let mut conn = SqliteConnection::connect_with(options).await?;
+        let brake = Arc::new(AtomicBool::new(false));
+        let pulled = Arc::clone(&brake);
+        conn.lock_handle().await?.set_progress_handler(STEPS, move || !pulled.load(Ordering::Relaxed));
+        let depth = conn.begin().await?;
+        std::mem::forget(depth); // sqlx counts one transaction from here on, so that nested ones are savepoints
+        Self::run(&mut conn, SqlStr::from_static("ROLLBACK")).await?;
+        Ok(Raw { conn, brake })
+    }
+
+    async fn run(conn: &mut Self::Connection, sql: SqlStr) -> Result<(), sqlx::Error> {
+        sqlx::raw_sql(sql).execute(conn).await?;
+        Ok(())
+    }
+
+    primitives!();
+
+    fn int(row: &SqliteRow, column: usize) -> Result<Option<i64>, sqlx::Error> {
+        row.try_get_unchecked(column)
+    }
+
+    async fn open_claim(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        _timeout: Option<Duration>,
+        wanted: Wanted<'_>,
+    ) -> Result<Taking, Opening> {
+        if wanted.keys.is_empty() {
+            let begin = SqlStr::from_static("BEGIN IMMEDIATE; SAVEPOINT hapax");
+            Self::run(conn, begin).await.map_err(Opening::Claim)?;
+        }
+        take(conn, &statements.claim_first, statements, wanted).await.map_err(Opening::Claim)
+    }
+
+    async fn take(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        wanted: Wanted<'_>,
+    ) -> Result<Taking, sqlx::Error> {
+        take(conn, &statements.claim_second, statements, wanted).await
+    }
+
+    async fn horizon_now(
+        conn: &mut Self::Connection,
+        statements: &Statements,
+        consumer: &ConsumerName,
+    ) -> Result<Option<i64>, sqlx::Error> {
+        let rows = Self::fetch(conn, &statements.horizon, values![consumer.as_str()]).await?;
+        rows.first().map_or(Ok(None), |row| Self::int(row, 0))
+    }
+
+    fn held_values(keys: &[(usize, &str, Option<i64>)]) -> Vec<Value> {
+        values![json(&keys)]
+    }
+
+    fn classify(code: &str) -> (ErrorKind, Code) {
+        let code: i32 = code.parse().unwrap_or_default();
+        // The low byte is the primary code; SQLITE_BUSY_SNAPSHOT alone means that waiting cannot help.
+        match (code & 0xff, code) {
+            (_, 517) => (ErrorKind::Conflict, Code::StoreConflict),
+            (5 | 6, _) => (ErrorKind::Busy, Code::StoreBusy),
+            (8 | 13, _) => (ErrorKind::Unavailable, Code::StoreReadOnly),
+            (10 | 14, _) => (ErrorKind::Unavailable, Code::StoreUnavailable),
+            (3 | 23, _) => (ErrorKind::Setup, Code::StoreRefused),
+            (11 | 26, _) => (ErrorKind::Setup, Code::StoreFailed),
+            _ => (ErrorKind::Statement, Code::StoreFailed),
+        }
+    }
+
+    fn is_broken(code: &str) -> bool {
+        code == "1" // SQLITE_ERROR: no such savepoint, no transaction; nothing else in `finish` answers so
+    }
+
+    fn is_session_end(_code: &str) -> bool {
+        false
+    }
+
+    async fn cancel(brake: &Self::Brake, _other: &mut Self::Connection) -> Result<(), sqlx::Error> {
+        Self::stop(brake);
+        Ok(())
+    }
+
+    fn stop(brake: &Self::Brake) {
+        brake.store(true, Ordering::Relaxed);
+    }
+}
+
+async fn take(
+    conn: &mut SqliteConnection,
+    insert: &SqlStr,
+    statements: &Statements,
+    wanted: Wanted<'_>,
+) -> Result<Taking, sqlx::Error> {
+    let Wanted { consumer, keys } = wanted;
+    let mut taking = Taking { found: vec![Found::Rival; keys.len()], horizon: None, now: 0 };
+    if keys.is_empty() {
+        return Ok(taking);
+    }
+    let wanted = json(
+        &keys
+            .iter()
+            .map(|key| {
+                let sent_at = key.sent_at.map(hapax_core::Timestamp::as_micros);
+                (key.id.as_str(), key.digest.as_i64(), sent_at, key.place.map(|place| place.0))
+            })
+            .collect::<Vec<_>>(),
+    );
+    let inserted = Sqlite::fetch(conn, insert, values![consumer.as_str(), wanted.clone()]).await?;
+    if let Some(row) = inserted.first() {
+        taking.horizon = Sqlite::int(row, 1)?;
+    }
+    mark(&mut taking, keys, &inserted, |_| Ok(Found::Inserted))?;
+    if inserted.len() == keys.len() {
+        return Ok(taking);
+    }
+    let rest: Vec<&str> = left(&taking, keys).collect();
+    let kept = Sqlite::fetch(conn, &statements.claim_fourth, values![consumer.as_str(), json(&rest)]).await?;
+    mark(&mut taking, keys, &kept, |row| {
+        Ok(Found::Kept { state: int::<Sqlite>(row, 1)?, digest: int::<Sqlite>(row, 2)? })
+    })?;
+    if keys.iter().any(|key| key.place.is_some()) {
+        let updated =
+            Sqlite::fetch(conn, &statements.claim_third, values![consumer.as_str(), wanted]).await?;
+        mark(&mut taking, keys, &updated, |_| Ok(Found::Updated))?;
+    }
+    Ok(taking)
+}
+
+/// The ids that were not inserted.
+fn left<'k>(taking: &Taking, keys: &'k [hapax_core::Key]) -> impl Iterator<Item = &'k str> {
+    let inserted = taking.found.iter().map(|found| *found == Found::Inserted);
+    keys.iter().zip(inserted).filter(|(_, inserted)| !inserted).map(|(key, _)| key.id.as_str())
+}
+
+/// Writes down what rows say about their ids.
+fn mark(
+    taking: &mut Taking,
+    keys: &[hapax_core::Key],
+    rows: &[SqliteRow],
+    what: impl Fn(&SqliteRow) -> Result<Found, sqlx::Error>,
+) -> Result<(), sqlx::Error> {
+    for row in rows {
+        let id = text::<Sqlite>(row, 0)?;
+        if let Some(index) = keys.iter().position(|key| key.id.as_str() == id) {
+            taking.found[index] = what(row)?;
+        }
+    }
+    Ok(())
+}
+
+/// As JSON: strings, integers and nulls only, which cannot fail.
+fn json(values: &impl serde::Serialize) -> String {
+    serde_json::to_string(values).unwrap_or_default()
+}
+
+fn bind(values: Vec<Value>) -> Result<SqliteArguments, sqlx::Error> {
+    let mut arguments = SqliteArguments::default();
+    for value in values {
+        match value {
+            Value::Int(value) => arguments.add(value),
+            Value::Text(value) => arguments.add(value),
+            Value::Bytes(value) => arguments.add(value),
+            Value::Ints(value) => arguments.add(json(&value)),
+            Value::Texts(value) => arguments.add(json(&value)),
+        }
+        .map_err(sqlx::Error::Encode)?;
+    }
+    Ok(arguments)
+}

@@ -1,0 +1,87 @@
+//! What a driver's error means, by its code and never by its text.
+
+use std::error::Error as StdError;
+
+use hapax_core::{Code, Error, ErrorKind};
+
+use crate::dialect::Dialect;
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Turns a driver's error into one of ours, under what was attempted.
+pub(crate) fn failed<D: Dialect>(attempt: &'static str) -> impl Fn(sqlx::Error) -> Error {
+    move |error| {
+        let (kind, code) = meaning::<D>(&error);
+        Error::new(kind, code, attempt).because(error)
+    }
+}
+
+/// What a driver's error means.
+pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
+    match error {
+        sqlx::Error::Database(answer) => answer
+            .code()
+            .map_or((ErrorKind::Statement, Code::StoreFailed), |code| D::classify(&code)),
+        error if is_lost(error) => (ErrorKind::Unavailable, Code::StoreUnavailable),
+        sqlx::Error::Configuration(_) => (ErrorKind::Setup, Code::StoreRefused),
+        _ => (ErrorKind::Statement, Code::StoreFailed),
+    }
+}
+
+/// Whether the connection is gone, as far as the driver can tell.
+fn is_lost(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+    )
+}
+
+/// Whether an answer to a commit leaves open what became of it.
+pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(answer) => answer.code().is_some_and(|code| D::is_session_end(&code)),
+        sqlx::Error::Protocol(_) => true,
+        error => is_lost(error),
+    }
+}
+
+/// Whether an answer to `finish` says that the transaction is no longer ours.
+pub(crate) fn is_broken<D: Dialect>(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|answer| answer.code());
+    code.is_some_and(|code| D::is_broken(&code))
+}
+
+/// Finds an error of ours or of the driver's in a chain of causes.
+pub(crate) fn kind_of<D: Dialect>(error: &(dyn StdError + 'static)) -> Option<(ErrorKind, Code)> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(ours) = error.downcast_ref::<Error>() {
+            return Some((ours.kind(), ours.code()));
+        }
+        if let Some(drivers) = error.downcast_ref::<sqlx::Error>() {
+            return Some(meaning::<D>(drivers));
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// A URL that cannot be read. It may hold a password, so that only the driver's complaint is repeated.
+pub(crate) fn refused_url<D: Dialect>(error: &sqlx::Error) -> Error {
+    let context = format!("the {} store's URL cannot be used", D::TITLE);
+    Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context).because(error.to_string())
+}
+
+/// A connection that does not answer in time.
+pub(crate) fn no_answer() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time"))
+}
+
+/// Text that a store wrote and can no longer read.
+pub(crate) fn unreadable(what: &'static str) -> impl Fn(serde_json::Error) -> Error {
+    move |error| Error::new(ErrorKind::Statement, Code::StoreFailed, what).because(error)
+}

@@ -1,0 +1,266 @@
+//! The table of statements: one text for every database, resolved once per store.
+//!
+//! Placeholders: a table's name (`{inbox}`), the database's clock (`{now}`, and `{at}` where an index
+//! is to be compared with it), `{skip_locked}`, `{greatest}`, `{in_ints $2}`, `{in_texts $2}`, `{place $1}`.
+
+use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+
+use crate::dialect::Dialect;
+
+/// Every table of the schema.
+const TABLES: [&str; 12] = [
+    "schema_version", "inbox", "waiting", "dead_letters", "outbox", "buckets", "calls", "instances", "starts",
+    "horizon", "versions", "queue",
+];
+
+/// Fills a template's placeholders.
+pub(crate) fn resolve<D: Dialect>(template: &str, schema: &str) -> SqlStr {
+    let mut sql = String::with_capacity(template.len() + 64);
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        sql.push_str(before);
+        sql.push_str(&fill::<D>(name, schema));
+        rest = after;
+    }
+    sql.push_str(rest);
+    AssertSqlSafe(sql).into_sql_str()
+}
+
+fn fill<D: Dialect>(name: &str, schema: &str) -> String {
+    match name.split_once(' ') {
+        Some(("in_ints", parameter)) => return D::in_ints(parameter),
+        Some(("in_texts", parameter)) => return D::in_texts(parameter),
+        Some(("place", parameter)) => return D::place(schema, parameter),
+        _ => {}
+    }
+    match name {
+        "now" => D::NOW.to_owned(),
+        "at" => format!("(SELECT {})", D::NOW),
+        "greatest" => D::GREATEST.to_owned(),
+        "skip_locked" => D::SKIP_LOCKED.to_owned(),
+        "unheld" => resolve::<D>(D::UNHELD, schema).as_str().to_owned(),
+        "seed" => seed(schema).to_string(),
+        "schema" => schema.to_owned(),
+        table => {
+            debug_assert!(TABLES.contains(&table), "no table or placeholder `{table}`");
+            D::table(schema, table)
+        }
+    }
+}
+
+/// Keeps the advisory locks of two schemas in one database apart (FNV-1a).
+fn seed(schema: &str) -> i64 {
+    let hash = schema.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    i64::from_be_bytes(hash.to_be_bytes())
+}
+
+macro_rules! statements {
+    ($($name:ident = $template:expr;)*) => {
+        /// Every statement, ready to run.
+        #[derive(Debug)]
+        pub struct Statements {
+            $(pub(crate) $name: SqlStr,)*
+        }
+
+        impl Statements {
+            /// The statements of a dialect for a schema or prefix.
+            pub(crate) fn of<D: Dialect>(schema: &str) -> Self {
+                Self { $($name: resolve::<D>($template, schema),)* }
+            }
+        }
+    };
+}
+
+/// Of a key's messages only the first is ever due, and none while a dead letter stands before it.
+macro_rules! first_of_key {
+    () => {
+        "(w.order_key IS NULL OR (
+            NOT EXISTS (SELECT 1 FROM {waiting} e
+                        WHERE e.consumer = w.consumer AND e.order_key = w.order_key AND e.number < w.number)
+            AND NOT EXISTS (SELECT 1 FROM {dead_letters} d
+                            WHERE d.consumer = w.consumer AND d.order_key = w.order_key
+                              AND d.redriven_at IS NULL AND d.place < w.number)))"
+    };
+}
+
+/// Waiting, due, and in nobody's hands.
+macro_rules! leasable {
+    () => {
+        concat!(
+            "w.consumer = $1 AND w.due_at <= {at} AND (w.lease_until IS NULL OR w.lease_until <= {at}) AND ",
+            first_of_key!()
+        )
+    };
+}
+
+/// Which dead letters a filter lets through.
+macro_rules! filtered {
+    () => {
+        "redriven_at IS NULL AND ($1 IS NULL OR consumer = $1) AND ($2 IS NULL OR reason = $2)
+         AND ($3 IS NULL OR id = $3) AND number > $4"
+    };
+}
+
+statements! {
+    // claim
+    claim_first = D::CLAIM[0];
+    claim_second = D::CLAIM[1];
+    claim_third = D::CLAIM[2];
+    claim_fourth = D::CLAIM[3];
+    held = D::HELD;
+    horizon = "SELECT sent_at FROM {horizon} WHERE consumer = $1";
+
+    // inbox
+    look = "SELECT id, state, digest, sent_at, processed_at FROM {inbox}
+            WHERE consumer = $1 AND id {in_texts $2}";
+    record = "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state)
+              VALUES ($1, $2, $3, $4, {now}, 0)
+              ON CONFLICT (consumer, id) DO UPDATE SET state = 0, processed_at = excluded.processed_at
+              WHERE i.state = 1 AND EXISTS
+                  (SELECT 1 FROM {waiting} w WHERE w.number = $5 AND w.consumer = $1 AND w.id = $2)";
+    turn_waiting = "UPDATE {inbox} SET state = 1, processed_at = {now} WHERE consumer = $1 AND id = $2";
+    turn_dead = "UPDATE {inbox} SET state = 2, processed_at = {now} WHERE consumer = $1 AND id = $2";
+    readmit = "INSERT INTO {inbox} AS i (consumer, id, digest, processed_at, state)
+               VALUES ($1, $2, $3, {now}, 1)
+               ON CONFLICT (consumer, id) DO UPDATE SET state = 1, processed_at = excluded.processed_at
+               WHERE i.state = 2";
+    has_records = "SELECT CASE WHEN EXISTS (SELECT 1 FROM {inbox} WHERE consumer = $1)
+                       OR EXISTS (SELECT 1 FROM {waiting} WHERE consumer = $1)
+                       OR EXISTS (SELECT 1 FROM {dead_letters} WHERE consumer = $1)
+                       OR EXISTS (SELECT 1 FROM {calls} WHERE consumer = $1)
+                       OR EXISTS (SELECT 1 FROM {versions} WHERE consumer = $1)
+                       OR EXISTS (SELECT 1 FROM {horizon} WHERE consumer = $1) THEN 1 ELSE 0 END";
+    forget_instances_of = "DELETE FROM {instances} WHERE consumer = $1";
+    forget_starts_of = "DELETE FROM {starts} WHERE consumer = $1";
+    rename_inbox = "UPDATE {inbox} SET consumer = $2 WHERE consumer = $1";
+    rename_waiting = "UPDATE {waiting} SET consumer = $2 WHERE consumer = $1";
+    rename_dead = "UPDATE {dead_letters} SET consumer = $2 WHERE consumer = $1";
+    rename_outbox = "UPDATE {outbox} SET consumer = $2 WHERE consumer = $1";
+    rename_calls = "UPDATE {calls} SET consumer = $2 WHERE consumer = $1";
+    rename_instances = "UPDATE {instances} SET consumer = $2 WHERE consumer = $1";
+    rename_starts = "UPDATE {starts} SET consumer = $2 WHERE consumer = $1";
+    rename_horizon = "UPDATE {horizon} SET consumer = $2 WHERE consumer = $1";
+    rename_versions = "UPDATE {versions} SET consumer = $2 WHERE consumer = $1";
+
+    // waiting room
+    park = "INSERT INTO {waiting} AS w (consumer, id, kind, order_key, failures, code, error, due_at, parked_at,
+                                        first_failed_at, label, body)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, {now} + $8, {now},
+                    CASE WHEN $6 IS NOT NULL THEN {now} END, $9, $10)
+            ON CONFLICT (consumer, id) DO UPDATE SET
+                failures = excluded.failures, code = excluded.code, error = excluded.error,
+                due_at = excluded.due_at, lease_until = NULL, leases = 0,
+                first_failed_at = COALESCE(w.first_failed_at, excluded.first_failed_at)";
+    lease_peek = concat!("SELECT 1 FROM {waiting} w WHERE ", leasable!(), " LIMIT 1");
+    lease = concat!(
+        "WITH picked AS MATERIALIZED (SELECT w.number FROM {waiting} w WHERE ", leasable!(),
+        " ORDER BY w.due_at, w.number LIMIT $2 {skip_locked})
+         UPDATE {waiting} SET lease_until = {now} + $3, leases = leases + 1
+         WHERE number IN (SELECT number FROM picked)
+         RETURNING number, id, failures, leases, label, body, due_at, order_key");
+    renew = "UPDATE {waiting} SET lease_until = {now} + $3
+             WHERE consumer = $1 AND number {in_ints $2} AND leases > 0";
+    give_back = "UPDATE {waiting} SET lease_until = NULL, leases = 0
+                 WHERE consumer = $1 AND number {in_ints $2} AND leases > 0";
+    depth = concat!(
+        "SELECT count(*), count(CASE WHEN first = 1 AND due_at <= clock THEN 1 END),
+                min(CASE WHEN first = 1 AND due_at > clock THEN due_at - clock END)
+         FROM (SELECT w.due_at, {at} AS clock, CASE WHEN ", first_of_key!(), " THEN 1 ELSE 0 END AS first
+               FROM {waiting} w WHERE w.consumer = $1) heads");
+    waiting = "SELECT number, failures, code, error, due_at, parked_at FROM {waiting}
+               WHERE consumer = $1 AND id = $2";
+
+    // dead letters
+    leave_waiting = "DELETE FROM {waiting} WHERE consumer = $1 AND id = $2
+                     RETURNING number, first_failed_at";
+    new_place = D::NEW_PLACE;
+    bury = "INSERT INTO {dead_letters} (consumer, id, kind, order_key, place, reason, error, failures, crashes,
+                                        first_failed_at, died_at, label, body)
+            VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, COALESCE($10, {now}), {now}, $11, $12)
+            RETURNING number";
+    dead = concat!(
+        "SELECT number, consumer, id, kind, order_key, reason, error, failures, crashes, first_failed_at,
+                died_at, label, body
+         FROM {dead_letters} WHERE ", filtered!(), " ORDER BY number LIMIT $5");
+    count_dead = concat!("SELECT count(*) FROM {dead_letters} WHERE ", filtered!());
+    redrive = "UPDATE {dead_letters} SET redriven_at = {now}, redriven_by = $2, id = COALESCE(id, $3)
+               WHERE number = $1 AND redriven_at IS NULL AND (id IS NOT NULL OR $3 IS NOT NULL)
+               RETURNING consumer, id, kind, order_key, place, first_failed_at, label, body";
+    wait_again = "INSERT INTO {waiting} (number, consumer, id, kind, order_key, failures, error, due_at, parked_at,
+                                         first_failed_at, label, body)
+                  VALUES ({place $1}, $2, $3, $4, $5, 0, '', {now}, {now}, $6, $7, $8)
+                  ON CONFLICT (consumer, id) DO NOTHING";
+    forget_starts = "DELETE FROM {starts} WHERE consumer = $1 AND id = $2";
+    discard = "DELETE FROM {dead_letters} WHERE number = $1 AND redriven_at IS NULL";
+    dead_one = "SELECT redriven_at FROM {dead_letters} WHERE number = $1";
+    last_dead = D::LAST_DEAD;
+
+    // instances
+    beat = "INSERT INTO {instances} (consumer, instance, started_at, beat_at) VALUES ($1, $2, {now}, {now})
+            ON CONFLICT (consumer, instance) DO UPDATE SET beat_at = excluded.beat_at, ended_at = NULL";
+    forget = "DELETE FROM {instances} WHERE consumer = $1 AND beat_at < {now} - $2";
+    others = "SELECT instance, beat_at FROM {instances}
+              WHERE consumer = $1 AND instance <> $2 AND ended_at IS NULL ORDER BY instance";
+    leave = "UPDATE {instances} SET ended_at = {now} WHERE consumer = $1 AND instance = $2";
+    charge_start = "INSERT INTO {starts} AS s (consumer, id, count, started_at)
+                    SELECT $1, $2, 1, {now}
+                    WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2
+                                      AND NOT (i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w
+                                          WHERE w.number = $3 AND w.consumer = $1 AND w.id = $2)))
+                      AND $4 > 0 AND {unheld}
+                    ON CONFLICT (consumer, id) DO UPDATE SET count = s.count + 1, started_at = excluded.started_at
+                    WHERE s.count < $4
+                    RETURNING count";
+    starts = "SELECT count FROM {starts} WHERE consumer = $1 AND id = $2";
+    starts_if_free = "SELECT COALESCE((SELECT count FROM {starts} WHERE consumer = $1 AND id = $2), 0)
+                      WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2
+                                        AND NOT (i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w
+                                            WHERE w.number = $3 AND w.consumer = $1 AND w.id = $2)))";
+
+    // retention
+    purge = "WITH due AS MATERIALIZED (
+                 SELECT id FROM {inbox}
+                 WHERE consumer = $1 AND state = 0
+                   AND processed_at / 60000000 <= ({at} - $2) / 60000000
+                   AND processed_at < {at} - $2 AND COALESCE(sent_at, processed_at) < {at} - $2
+                 ORDER BY processed_at / 60000000 LIMIT $3 {skip_locked})
+             DELETE FROM {inbox} WHERE consumer = $1 AND id IN (SELECT id FROM due) RETURNING sent_at";
+    move_horizon = "INSERT INTO {horizon} AS h (consumer, sent_at) VALUES ($1, $2)
+                    ON CONFLICT (consumer) DO UPDATE SET
+                        sent_at = {greatest}(COALESCE(h.sent_at, excluded.sent_at), excluded.sent_at)";
+    forget_finished = "DELETE FROM {starts} WHERE consumer = $1 AND EXISTS
+                           (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = {starts}.id AND i.state = 0)";
+
+    // versions
+    newer = "INSERT INTO {versions} AS v (consumer, entity, version, noted_at) VALUES ($1, $2, $3, {now})
+             ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version, noted_at = excluded.noted_at
+             WHERE v.version < excluded.version";
+
+    // queue
+    send = "INSERT INTO {queue} (queue, sent_at, label, body) VALUES ($1, {now}, $2, $3)";
+    queue_peek = "SELECT 1 FROM {queue} WHERE queue = $1 AND (lease_until IS NULL OR lease_until <= {at})
+                  LIMIT 1";
+    queue_lease = "WITH picked AS MATERIALIZED (
+                       SELECT number FROM {queue} WHERE queue = $1 AND (lease_until IS NULL OR lease_until <= {at})
+                       ORDER BY number LIMIT $2 {skip_locked})
+                   UPDATE {queue} SET fence = fence + 1, lease_until = {now} + $3
+                   WHERE number IN (SELECT number FROM picked)
+                   RETURNING number, fence, label, body";
+    queue_extend = "UPDATE {queue} SET lease_until = {now} + $3
+                    WHERE number {in_ints $1} AND number || ':' || fence {in_texts $2} RETURNING number";
+    queue_ack = "DELETE FROM {queue} WHERE number {in_ints $1} AND number || ':' || fence {in_texts $2}
+                 RETURNING number";
+    queue_hand_back = "UPDATE {queue} SET lease_until = NULL
+                       WHERE number {in_ints $1} AND number || ':' || fence {in_texts $2} RETURNING number";
+    queue_depth = "SELECT count(*) FROM {queue} WHERE queue = $1";
+
+    // schema
+    probe = D::PROBE;
+    probe_write = D::PROBE_WRITE;
+    find_schema = D::FIND_SCHEMA;
+    schema_version = "SELECT max(version) FROM {schema_version}";
+    lock_migrations = D::LOCK_MIGRATIONS;
+}

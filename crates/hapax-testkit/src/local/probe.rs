@@ -1,0 +1,147 @@
+//! Does the server behind a URL answer in its own protocol?
+//!
+//! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
+//! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ
+//! the greeting.
+
+use std::{
+    io::{self, Read, Write},
+    net::TcpStream,
+    time::Duration,
+};
+
+use super::url::ServerUrl;
+
+/// How long one step of an exchange may take; a local server needs milliseconds.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// PostgreSQL's protocol 3.0, as its startup packet spells it.
+const POSTGRES_PROTOCOL: u32 = 3 << 16;
+
+/// "AMQP", 0, and version 0.9.1: how a client greets.
+const AMQP_GREETING: &[u8; 8] = b"AMQP\0\0\x09\x01";
+
+/// The SQLSTATE of a database that does not exist.
+const NO_SUCH_DATABASE: &str = "3D000";
+
+/// The largest answer that is believed: whoever sends more speaks another protocol.
+const LARGEST_ANSWER: u32 = 64 * 1024;
+
+/// Why a server cannot be used.
+#[derive(Debug)]
+pub(crate) enum Unready {
+    /// Nothing listens there, or it does not speak the protocol.
+    Unreachable(io::Error),
+    /// PostgreSQL lets us in, but has no such database.
+    NoDatabase,
+    /// It answers and refuses, for the reason given.
+    Refused(String),
+}
+
+impl std::fmt::Display for Unready {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unreachable(error) => write!(f, "it cannot be reached: {error}"),
+            Self::NoDatabase => f.write_str("it has no such database"),
+            Self::Refused(reason) => write!(f, "it refuses: {reason}"),
+        }
+    }
+}
+
+impl From<io::Error> for Unready {
+    fn from(error: io::Error) -> Self {
+        Self::Unreachable(error)
+    }
+}
+
+/// Logs in to the PostgreSQL at `url`. A server that asks for the password that `url` has counts as ready:
+/// checking it is the driver's work.
+pub(crate) fn postgres(url: &str) -> Result<(), Unready> {
+    let url = ServerUrl::parse(url)?;
+    let mut stream = connect(&url)?;
+    stream.write_all(&startup_packet(&url))?;
+    let (kind, body) = answer(&mut stream)?;
+    match (kind, body.get(..4)) {
+        (b'R', Some([0, 0, 0, 0])) => after_login(&mut stream),
+        (b'R', _) if url.has_password() => Ok(()),
+        (b'R', _) => Err(Unready::Refused("it wants a password, and the URL has none".into())),
+        (b'E', _) => Err(refusal(&body)),
+        _ => Err(not_its_protocol("PostgreSQL")),
+    }
+}
+
+/// Greets the RabbitMQ at `url` and waits for its `connection.start`, which it sends once it serves clients.
+pub(crate) fn rabbitmq(url: &str) -> Result<(), Unready> {
+    let mut stream = connect(&ServerUrl::parse(url)?)?;
+    stream.write_all(AMQP_GREETING)?;
+    // A method frame (1) on channel 0, its size, class 10 (connection), method 10 (start).
+    let mut frame = [0; 11];
+    stream.read_exact(&mut frame)?;
+    match frame {
+        [1, 0, 0, _, _, _, _, 0, 10, 0, 10] => Ok(()),
+        _ => Err(not_its_protocol("AMQP 0.9.1")),
+    }
+}
+
+fn connect(url: &ServerUrl<'_>) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&url.address()?, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+fn startup_packet(url: &ServerUrl<'_>) -> Vec<u8> {
+    let mut body = POSTGRES_PROTOCOL.to_be_bytes().to_vec();
+    for part in ["user", url.user(), "database", url.path, ""] {
+        body.extend_from_slice(part.as_bytes());
+        body.push(0);
+    }
+    // A test's URL is far from 4 GiB long, so the length cannot be cut.
+    let length = u32::try_from(body.len() + 4).unwrap_or(u32::MAX);
+    [length.to_be_bytes().to_vec(), body].concat()
+}
+
+/// After the login come settings, and then either readiness or a refusal, such as that of an unknown
+/// database.
+fn after_login(stream: &mut TcpStream) -> Result<(), Unready> {
+    loop {
+        match answer(stream)? {
+            (b'Z', _) => return Ok(()),
+            (b'E', body) => return Err(refusal(&body)),
+            _ => {}
+        }
+    }
+}
+
+/// One message: its kind, and its body without the length.
+fn answer(stream: &mut TcpStream) -> Result<(u8, Vec<u8>), Unready> {
+    let mut head = [0; 5];
+    stream.read_exact(&mut head)?;
+    let [kind, length @ ..] = head;
+    let length = u32::from_be_bytes(length);
+    if !(4..LARGEST_ANSWER).contains(&length) {
+        return Err(not_its_protocol("PostgreSQL"));
+    }
+    let mut body = Vec::new();
+    stream.take(u64::from(length) - 4).read_to_end(&mut body)?;
+    Ok((kind, body))
+}
+
+/// An error message's fields end with NUL and start with a letter: `C` is the SQLSTATE, `M` the text.
+fn refusal(body: &[u8]) -> Unready {
+    let field = |letter: u8| {
+        let field = body.split(|&byte| byte == 0).find(|field| field.first() == Some(&letter));
+        field.map(|field| String::from_utf8_lossy(&field[1..]).into_owned()).unwrap_or_default()
+    };
+    match field(b'C').as_str() {
+        NO_SUCH_DATABASE => Unready::NoDatabase,
+        state => Unready::Refused(format!("{} ({state})", field(b'M'))),
+    }
+}
+
+fn not_its_protocol(protocol: &str) -> Unready {
+    Unready::Unreachable(io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("what listens there does not speak {protocol}"),
+    ))
+}

@@ -1,0 +1,87 @@
+//! The long outage test, and the page that shows its result.
+
+use std::{fs, process::Command};
+
+use crate::{
+    args::Length,
+    failure::{Context, Failure, Result},
+    packages,
+    servers::Servers,
+    steps,
+};
+
+/// The page, from the root of the workspace.
+const PAGE: &str = "docs/soak.md";
+
+/// Runs the soak test in release mode and writes the table that it prints to the page, with the commit it ran
+/// on.
+pub(crate) fn run(length: &Length) -> Result {
+    packages::ensure()?;
+    let servers = Servers::ensure()?;
+    let mut soak = steps::cargo([
+        "test",
+        "--release",
+        "--package",
+        "hapax-testkit",
+        "--test",
+        "soak",
+        "--",
+        "--nocapture",
+    ]);
+    servers.name_to(&mut soak).env("HAPAX_REQUIRE_SERVERS", "1").env("HAPAX_SOAK", "1");
+    for (variable, value) in
+        [("HAPAX_SOAK_MINUTES", length.minutes), ("HAPAX_SOAK_MESSAGES", length.messages)]
+    {
+        if let Some(value) = value {
+            soak.env(variable, value.to_string());
+        }
+    }
+    let output = steps::run_and_read("soak", &mut soak)?;
+    let page = page(&output, &commit()?, &machine())?;
+    fs::write(steps::root().join(PAGE), page).context(&format!("writing {PAGE}"))?;
+    println!("written: {PAGE}");
+    Ok(())
+}
+
+/// The page's text: what was run on what, and the lines of the output that are a Markdown table.
+fn page(output: &str, commit: &str, machine: &str) -> Result<String> {
+    let table: Vec<&str> = output.lines().map(str::trim).filter(|line| line.starts_with('|')).collect();
+    if table.is_empty() {
+        return Err(Failure::new("the soak test printed no table (lines that start with `|`)"));
+    }
+    Ok(format!(
+        "# Soak test\n\nWritten by `cargo xtask soak`, on commit {commit}, {machine}.\n\n{}\n",
+        table.join("\n")
+    ))
+}
+
+/// The commit, and whether the files were those of the commit.
+fn commit() -> Result<String> {
+    let git = |args: &[&str]| steps::read(Command::new("git").current_dir(steps::root()).args(args));
+    let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
+    let changed = !git(&["status", "--porcelain"])?.is_empty();
+    Ok(if changed { format!("`{commit}` with changes on top") } else { format!("`{commit}`") })
+}
+
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or_else(|_| "?".into(), |cores| cores.to_string());
+    format!("{cores} cores, {}", std::env::consts::OS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::page;
+
+    #[test]
+    fn the_page_holds_the_table_and_what_it_ran_on() {
+        let output = "running 1 test\n| outage | lost |\n|---|---|\n| 60 s | 0 |\ntest soak ... ok\n";
+        let page = page(output, "`abc`", "2 cores").unwrap();
+        assert!(page.contains("commit `abc`, 2 cores"), "{page}");
+        assert!(page.ends_with("\n\n| outage | lost |\n|---|---|\n| 60 s | 0 |\n"), "{page}");
+    }
+
+    #[test]
+    fn a_run_without_a_table_fails() {
+        assert!(page("test soak ... ok", "`abc`", "2 cores").is_err());
+    }
+}
