@@ -174,15 +174,16 @@ impl Subscription {
 }
 
 fn report_loss(queue: &str, cause: &lapin::Error) {
-    match cause.kind() {
-        // The client ends the connection over what it cannot parse, and the message is the next again.
-        lapin::ErrorKind::ParsingError(_) => tracing::error!(
+    if let lapin::ErrorKind::ParsingError(_) = cause.kind() {
+        // The client ends the connection over what it cannot parse, and then it is the next message again.
+        tracing::error!(
             queue,
             error = %cause,
             "the queue holds a message that cannot be read, such as one whose type or message id is not UTF-8; \
              remove it with another client"
-        ),
-        _ => tracing::warn!(queue, error = %cause, "lost the broker, reconnecting"),
+        );
+    } else {
+        tracing::warn!(queue, error = %cause, "lost the broker, reconnecting");
     }
 }
 

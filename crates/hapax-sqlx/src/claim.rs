@@ -13,7 +13,7 @@ use crate::value::{Value, values};
 /// is older may have been between the claim's snapshot and its insert.
 const PURGEABLE: Duration = Duration::from_secs(30);
 /// What [`SqlStore::claim_in`] adds to the horizon.
-const SLACK: Duration = Duration::from_secs(3600);
+const SLACK: Duration = Duration::from_hours(1);
 
 impl<D: Dialect> SqlStore<D> {
     /// Takes a message inside a transaction of the user's own, beside no source. One round trip, or two

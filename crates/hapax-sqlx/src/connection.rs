@@ -133,10 +133,7 @@ impl<D: Dialect> Connections<D> {
     }
 
     async fn turn(&self) -> Option<OwnedMutexGuard<()>> {
-        match D::ONE_WRITER {
-            true => Some(Arc::clone(&self.writer).lock_owned().await),
-            false => None,
-        }
+        if D::ONE_WRITER { Some(Arc::clone(&self.writer).lock_owned().await) } else { None }
     }
 
     /// Bounded: side work inside a handler would otherwise wait for that handler's own transaction.
@@ -215,7 +212,11 @@ impl<D: Dialect> Held<D> {
     }
 
     /// Runs a statement and collects its rows, in time.
-    pub(crate) async fn fetch(&mut self, sql: &SqlStr, values: Vec<Value>) -> Result<Vec<D::Row>, sqlx::Error> {
+    pub(crate) async fn fetch(
+        &mut self,
+        sql: &SqlStr,
+        values: Vec<Value>,
+    ) -> Result<Vec<D::Row>, sqlx::Error> {
         let answer = self.answer;
         answered(answer, D::fetch(self.conn(), sql, values)).await
     }

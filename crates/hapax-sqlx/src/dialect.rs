@@ -1,5 +1,7 @@
 //! What differs between databases.
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use std::fmt::Write as _;
 use std::future::Future;
 use std::time::Duration;
 
@@ -179,6 +181,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
 
     /// What a code of the database means.
     fn classify(code: &str) -> (ErrorKind, Code);
+    /// Whether a code, as an answer to one of our own statements, says that the schema is not there.
+    fn lacks_schema(code: &str) -> bool;
     /// Whether a code, as an answer to `finish`, says that the transaction is not ours.
     fn is_broken(code: &str) -> bool;
     /// Whether a code says that the session ended, so that a commit in flight may have taken effect.
@@ -203,10 +207,24 @@ pub(crate) fn text<D: Driver>(row: &D::Row, column: usize) -> Result<String, sql
     Ok(D::text(row, column)?.unwrap_or_default())
 }
 
+/// A text's bytes, so that it can stand in a statement without escaping.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+fn hex(text: &str) -> String {
+    text.bytes().fold(String::with_capacity(2 * text.len()), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
 /// The part of a driver that reads the same for each: sqlx's traits want concrete types.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 macro_rules! primitives {
     () => {
-        async fn execute(conn: &mut Self::Connection, sql: &SqlStr, values: Vec<Value>) -> Result<u64, sqlx::Error> {
+        async fn execute(
+            conn: &mut Self::Connection,
+            sql: &SqlStr,
+            values: Vec<Value>,
+        ) -> Result<u64, sqlx::Error> {
             let arguments = bind(values)?;
             Ok(sqlx::query_with(sql.clone(), arguments).execute(conn).await?.rows_affected())
         }
@@ -230,4 +248,5 @@ macro_rules! primitives {
     };
 }
 
-pub(crate) use primitives;
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+use primitives;

@@ -1,5 +1,6 @@
 //! What a driver's error means, by its code and never by its text.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 
 use hapax_core::{Code, Error, ErrorKind};
@@ -11,17 +12,23 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 /// Turns a driver's error into one of ours, under what was attempted.
 pub(crate) fn failed<D: Dialect>(attempt: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
-        let (kind, code) = meaning::<D>(&error);
+        let (kind, code) = match code_of(&error) {
+            Some(code) if D::lacks_schema(&code) => (ErrorKind::Setup, Code::SchemaMissing),
+            _ => meaning::<D>(&error),
+        };
         Error::new(kind, code, attempt).because(error)
     }
+}
+
+/// The database's own code, if it was the database that answered.
+fn code_of(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    error.as_database_error().and_then(sqlx::error::DatabaseError::code)
 }
 
 /// What a driver's error means.
 pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
     match error {
-        sqlx::Error::Database(answer) => answer
-            .code()
-            .map_or((ErrorKind::Statement, Code::StoreFailed), |code| D::classify(&code)),
+        sqlx::Error::Database(_) => D::classify(&code_of(error).unwrap_or_default()),
         error if is_lost(error) => (ErrorKind::Unavailable, Code::StoreUnavailable),
         sqlx::Error::Configuration(_) => (ErrorKind::Setup, Code::StoreRefused),
         _ => (ErrorKind::Statement, Code::StoreFailed),
@@ -43,7 +50,7 @@ fn is_lost(error: &sqlx::Error) -> bool {
 /// Whether an answer to a commit leaves open what became of it.
 pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(answer) => answer.code().is_some_and(|code| D::is_session_end(&code)),
+        sqlx::Error::Database(_) => code_of(error).is_some_and(|code| D::is_session_end(&code)),
         sqlx::Error::Protocol(_) => true,
         error => is_lost(error),
     }
@@ -51,8 +58,7 @@ pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
 
 /// Whether an answer to `finish` says that the transaction is no longer ours.
 pub(crate) fn is_broken<D: Dialect>(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|answer| answer.code());
-    code.is_some_and(|code| D::is_broken(&code))
+    code_of(error).is_some_and(|code| D::is_broken(&code))
 }
 
 /// Finds an error of ours or of the driver's in a chain of causes.

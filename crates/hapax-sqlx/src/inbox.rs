@@ -107,7 +107,8 @@ fn inbox_row<D: Dialect>(row: &D::Row) -> Result<InboxRow> {
     let state = int::<D>(row, 1).map_err(&cannot)?;
     Ok(InboxRow {
         id: message_id(text::<D>(row, 0).map_err(&cannot)?)?,
-        state: InboxState::from_i64(state).ok_or_else(|| spoilt(format!("an inbox row has state {state}")))?,
+        state: InboxState::from_i64(state)
+            .ok_or_else(|| spoilt(format!("an inbox row has state {state}")))?,
         digest: Digest::from_i64(int::<D>(row, 2).map_err(&cannot)?),
         sent_at: D::int(row, 3).map_err(&cannot)?.map(Timestamp::from_micros),
         processed_at: Timestamp::from_micros(int::<D>(row, 4).map_err(&cannot)?),

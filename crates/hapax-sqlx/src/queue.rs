@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hapax_core::{
-    Capabilities, Code, Delivery, Envelope, Error, ErrorKind, Fetched, Outgoing, Publisher, Settle, Settlement,
-    Settler, Source, Store, StoreReceipt, micros,
+    Capabilities, Code, Delivery, Envelope, Error, ErrorKind, Fetched, Outgoing, Publisher, Settle,
+    Settlement, Settler, Source, Store, StoreReceipt, micros,
 };
 use sqlx::SqlStr;
 use tokio::sync::watch;
@@ -194,7 +194,8 @@ impl<D: Dialect> Queue<D> {
         let fetched = fetching.await;
         self.fetching = None;
         fetched.unwrap_or_else(|error| {
-            Err(Error::new(ErrorKind::Unavailable, Code::StoreUnavailable, "a fetch was stopped").because(error))
+            Err(Error::new(ErrorKind::Unavailable, Code::StoreUnavailable, "a fetch was stopped")
+                .because(error))
         })
     }
 

@@ -9,8 +9,18 @@ use crate::dialect::Dialect;
 
 /// Every table of the schema.
 const TABLES: [&str; 12] = [
-    "schema_version", "inbox", "waiting", "dead_letters", "outbox", "buckets", "calls", "instances", "starts",
-    "horizon", "versions", "queue",
+    "schema_version",
+    "inbox",
+    "waiting",
+    "dead_letters",
+    "outbox",
+    "buckets",
+    "calls",
+    "instances",
+    "starts",
+    "horizon",
+    "versions",
+    "queue",
 ];
 
 /// Fills a template's placeholders.

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::{
-    Claim, ClaimRequest, Code, Error, ErrorKind, Store, TxMeta, crash_point,
-};
+use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Store, TxMeta, crash_point};
 use tokio::sync::watch;
 
 use crate::connection::{Connections, Held, Limits};
@@ -90,12 +88,11 @@ impl<D: Dialect> SqlStore<D> {
                 Ok((held, claims))
             }
             Err(Opening::Begin(error) | Opening::Claim(error)) => {
-                let error = failed::<D>("cannot claim messages")(error);
-                // A connection that answered is worth keeping; one that is lost closes when dropped.
-                if error.kind() != ErrorKind::Unavailable {
+                // A connection that answered is worth keeping, on a full disk above all.
+                if !is_unknown::<D>(&error) {
                     held.roll_back().await;
                 }
-                Err(error)
+                Err(failed::<D>("cannot claim messages")(error))
             }
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hapax_core::{
-    Code, ConsumerName, Envelope, Error, ErrorKind, MessageId, Parking, Place, Timestamp, Waiting, WaitingDepth,
-    WaitingRoom, WaitingRow, micros,
+    Code, ConsumerName, Envelope, Error, ErrorKind, MessageId, Parking, Place, Timestamp, Waiting,
+    WaitingDepth, WaitingRoom, WaitingRow, micros,
 };
 
 use crate::dialect::{Dialect, int, text};

@@ -1,5 +1,6 @@
 //! The PostgreSQL store, in schemas of their own on a running server.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
 #![cfg(feature = "postgres")]
 
 mod both;
@@ -191,7 +192,7 @@ async fn case_11_purges_on_several_instances_take_each_row_once() {
     let purge = || async {
         let mut rows = 0;
         loop {
-            match db.store.purge(&consumer(), Duration::from_secs(60), 50).await.unwrap().rows {
+            match db.store.purge(&consumer(), Duration::from_mins(1), 50).await.unwrap().rows {
                 0 => break rows,
                 more => rows += more,
             }
@@ -272,10 +273,8 @@ async fn deferred_constraints_and_deadlocks_are_told_apart() {
     let ((mut one, _), (mut two, _)) = tokio::join!(db.begin(&[]), db.begin(&[]));
     Postgres::execute_sql(one.conn(), lock(1)).await.unwrap();
     Postgres::execute_sql(two.conn(), lock(2)).await.unwrap();
-    let (first, second) = tokio::join!(
-        Postgres::execute_sql(one.conn(), lock(2)),
-        Postgres::execute_sql(two.conn(), lock(1))
-    );
+    let (first, second) =
+        tokio::join!(Postgres::execute_sql(one.conn(), lock(2)), Postgres::execute_sql(two.conn(), lock(1)));
     let error = first.err().or(second.err()).expect("a deadlock");
     assert_eq!(db.store.kind_of(&error), Some((ErrorKind::Conflict, Code::StoreConflict)));
     db.store.roll_back(one).await;

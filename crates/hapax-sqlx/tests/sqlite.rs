@@ -1,5 +1,6 @@
 //! The SQLite store, on files of their own.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
 #![cfg(feature = "sqlite")]
 
 mod both;
@@ -58,7 +59,10 @@ async fn a_database_in_memory_is_refused() {
         let error = SqliteStore::connect(url).await.unwrap_err();
         assert!(is(&error, ErrorKind::Setup, Code::NotAvailable), "{url}: {error}");
     }
-    assert_eq!(SqliteStore::connect("sqlite:/nowhere/at/all.db").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(
+        SqliteStore::connect("sqlite:/nowhere/at/all.db").await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
 }
 
 #[tokio::test]
@@ -112,7 +116,8 @@ async fn a_database_locked_by_another_process_is_busy() {
     let db = open().await;
     let folder = db.guard.downcast_ref::<tempfile::TempDir>().unwrap();
     let options = SqliteConnectOptions::new().filename(folder.path().join("t.db"));
-    let other = SqliteStore::with_options(options).busy_within(Duration::from_millis(50)).connect().await.unwrap();
+    let other =
+        SqliteStore::with_options(options).busy_within(Duration::from_millis(50)).connect().await.unwrap();
     let (tx, _) = db.begin(&[key("a")]).await;
     let error = other.begin_claim(&both::request(&consumer(), &[key("a")])).await.unwrap_err();
     assert!(is(&error, ErrorKind::Busy, Code::StoreBusy), "{error}");
@@ -127,7 +132,8 @@ async fn an_aborted_handler_stops_its_statement() {
     let db = open().await;
     let (mut tx, _) = db.begin(&[key("a")]).await;
     let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n";
-    let running = tokio::time::timeout(Duration::from_millis(50), Sqlite::count_sql(tx.conn(), endless.into()));
+    let running =
+        tokio::time::timeout(Duration::from_millis(50), Sqlite::count_sql(tx.conn(), endless.into()));
     running.await.unwrap_err();
     db.store.abort(tx).await;
     let next = tokio::time::timeout(Duration::from_secs(5), db.handle(key("a")));

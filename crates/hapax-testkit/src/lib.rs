@@ -7,8 +7,12 @@
 //!   chosen point.
 
 pub mod conformance;
+mod delegate;
 mod local;
 pub mod memory;
 pub mod process;
 pub mod proxy;
 pub mod servers;
+
+#[doc(hidden)]
+pub use hapax_core;

@@ -7,6 +7,8 @@ mod server {
 
     use hapax::sqlx::{Connection as _, PgConnection, query_as};
     use hapax_testkit::servers::{Server, TestDatabase, rabbitmq_url, require, unique};
+    use lapin::ConnectionProperties;
+    use lapin::options::QueueDeleteOptions;
 
     use super::program::{Order, paid, run};
 
@@ -26,8 +28,9 @@ mod server {
     }
 
     async fn delete(queue: &str) -> Result<(), lapin::Error> {
-        let broker = lapin::Connection::connect(&rabbitmq_url(), Default::default()).await?;
-        broker.create_channel().await?.queue_delete(queue.into(), Default::default()).await?;
+        let broker = lapin::Connection::connect(&rabbitmq_url(), ConnectionProperties::default()).await?;
+        let channel = broker.create_channel().await?;
+        channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
         broker.close(200, "".into()).await
     }
 

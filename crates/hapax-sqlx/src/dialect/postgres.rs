@@ -6,7 +6,7 @@ use hapax_core::{Code, ConsumerName, Error, ErrorKind};
 use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeStr, SqlStr, TypeInfo};
 
-use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, int, primitives};
+use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
 use crate::statements::Statements;
 use crate::value::{Value, values};
@@ -74,8 +74,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
                 AND (k.place IS NULL OR w.number < k.place))
    OR EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.consumer = $1 AND d.order_key = k.order_key
                 AND d.redriven_at IS NULL AND (k.place IS NULL OR d.place < k.place))";
-    const PROBE: &'static str =
-        "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN 0 ELSE 1 END";
+    const PROBE: &'static str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN 0 ELSE 1 END";
     const PROBE_WRITE: &'static str = ""; // it would leave a dead row each time
     const FIND_SCHEMA: &'static str = "SELECT 1 WHERE to_regclass('{schema_version}') IS NOT NULL";
     const LOCK_MIGRATIONS: &'static str =
@@ -101,8 +100,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn literal(text: &str) -> String {
-        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-        format!("convert_from(decode('{hex}', 'hex'), 'UTF8')")
+        format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(text))
     }
 
     fn adapt(migration: &str, schema: &str) -> String {
@@ -124,7 +122,9 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         let database = options.get_database().unwrap_or_else(|| options.get_username());
         match options.get_socket() {
             Some(socket) => format!("PostgreSQL database {database} at {}", socket.display()),
-            None => format!("PostgreSQL database {database} at {}:{}", options.get_host(), options.get_port()),
+            None => {
+                format!("PostgreSQL database {database} at {}:{}", options.get_host(), options.get_port())
+            }
         }
     }
 
@@ -201,8 +201,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     fn classify(code: &str) -> (ErrorKind, Code) {
         match code {
-            "25006" => (ErrorKind::Unavailable, Code::StoreReadOnly),
-            "53100" => (ErrorKind::Unavailable, Code::StoreReadOnly),
+            "25006" | "53100" => (ErrorKind::Unavailable, Code::StoreReadOnly),
             "57P01" | "57P02" | "57P03" => (ErrorKind::Unavailable, Code::StoreUnavailable),
             "40001" | "40P01" => (ErrorKind::Conflict, Code::StoreConflict),
             "55P03" => (ErrorKind::Busy, Code::StoreBusy),
@@ -214,6 +213,11 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
             _ if code.starts_with("28") => (ErrorKind::Setup, Code::StoreRefused),
             _ => (ErrorKind::Statement, Code::StoreFailed),
         }
+    }
+
+    fn lacks_schema(code: &str) -> bool {
+        // no such table, schema or column
+        matches!(code, "42P01" | "3F000" | "42703")
     }
 
     fn is_broken(code: &str) -> bool {

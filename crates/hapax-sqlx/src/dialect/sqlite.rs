@@ -10,7 +10,7 @@ use sqlx::sqlite::{
 };
 use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
-use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, int, primitives, text};
+use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives, text};
 use crate::error::refused_url;
 use crate::statements::Statements;
 use crate::value::{Value, values};
@@ -53,7 +53,8 @@ impl Driver for Sqlite {
     const SKIP_LOCKED: &'static str = "";
     const UNHELD: &'static str = "true";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
-    const NEW_PLACE: &'static str = "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
+    const NEW_PLACE: &'static str =
+        "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
     const LAST_DEAD: &'static str = "SELECT seq FROM sqlite_sequence WHERE name = '{dead_letters}'";
     const CLAIM: [&'static str; 4] = [OPEN, insert!(), UPDATE, REST];
     const HELD: &'static str = "\
@@ -89,8 +90,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn literal(text: &str) -> String {
-        let hex: String = text.bytes().map(|byte| format!("{byte:02x}")).collect();
-        format!("CAST(x'{hex}' AS TEXT)")
+        format!("CAST(x'{}' AS TEXT)", hex(text))
     }
 
     fn adapt(migration: &str, schema: &str) -> String {
@@ -188,6 +188,10 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
             (11 | 26, _) => (ErrorKind::Setup, Code::StoreFailed),
             _ => (ErrorKind::Statement, Code::StoreFailed),
         }
+    }
+
+    fn lacks_schema(code: &str) -> bool {
+        code == "1" // SQLITE_ERROR, which statements that never vary give for a missing table or column
     }
 
     fn is_broken(code: &str) -> bool {

@@ -11,7 +11,8 @@ use super::{Fixture, Run, consumer, id, is, key, long_ago, message, parking};
 
 pub(crate) async fn case_36_ids_are_kept_byte_for_byte<D: Run>(db: Fixture<D>) {
     let longest = "x".repeat(255);
-    let ids = ["abc", "ABC", "abc ", "abć", "abc\u{301}", r"a\b", "a'b", "\"", "\u{1}", "$1 {now} %", &longest];
+    let ids =
+        ["abc", "ABC", "abc ", "abć", "abc\u{301}", r"a\b", "a'b", "\"", "\u{1}", "$1 {now} %", &longest];
     for text in ids {
         assert_eq!(db.handle(key(text)).await.unwrap(), Claim::New, "{text:?}");
     }
@@ -50,9 +51,9 @@ pub(crate) async fn purged_messages_are_ambiguous<D: Run>(db: Fixture<D>) {
     db.handle(sent("b", 20)).await.unwrap();
     db.handle(key("unsaid")).await.unwrap();
     db.execute(&format!("UPDATE {} SET processed_at = 1", db.table("inbox"))).await;
-    let purged = db.store.purge(&consumer(), Duration::from_secs(60), 2).await.unwrap();
+    let purged = db.store.purge(&consumer(), Duration::from_mins(1), 2).await.unwrap();
     assert_eq!(purged.rows, 2);
-    let purged = db.store.purge(&consumer(), Duration::from_secs(60), 2).await.unwrap();
+    let purged = db.store.purge(&consumer(), Duration::from_mins(1), 2).await.unwrap();
     assert_eq!((purged.rows, purged.horizon), (1, Some(long_ago(20))));
     assert_eq!(db.store.horizon(&consumer()).await.unwrap(), Some(long_ago(20)));
     assert_eq!(db.ask(sent("a", 10)).await, Claim::Ambiguous);
@@ -154,7 +155,7 @@ pub(crate) async fn suspects_are_charged_as_long_as_they_are_free<D: Run>(db: Fi
 
 pub(crate) async fn instances_are_known_until_they_leave<D: Run>(db: Fixture<D>) {
     let instance = |name: &str| InstanceId(name.to_owned());
-    let (one, two, hour) = (instance("one"), instance("two"), Duration::from_secs(3600));
+    let (one, two, hour) = (instance("one"), instance("two"), Duration::from_hours(1));
     db.store.enlist(&consumer(), &one).await.unwrap();
     db.store.enlist(&consumer(), &two).await.unwrap();
     let others = db.store.beat(&consumer(), &one, hour).await.unwrap();

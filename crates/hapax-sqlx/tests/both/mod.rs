@@ -8,8 +8,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use hapax_core::{
-    Burial, Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId, Origin,
-    Parking, RawMessage, Store, Timestamp,
+    Burial, Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId,
+    Origin, Parking, RawMessage, Store, Timestamp,
 };
 use hapax_sqlx::{Dialect, SqlStore, SqlTx};
 
@@ -125,7 +125,14 @@ pub(crate) fn message(text: &str) -> RawMessage {
 }
 
 pub(crate) fn parking<'p>(message: &'p RawMessage, order: Option<&'p str>) -> Parking<'p> {
-    Parking { message, failures: 1, error: "no", code: Some(Code::HandlerFailed), wait: Duration::ZERO, order }
+    Parking {
+        message,
+        failures: 1,
+        error: "no",
+        code: Some(Code::HandlerFailed),
+        wait: Duration::ZERO,
+        order,
+    }
 }
 
 pub(crate) fn burial<'b>(message: &'b RawMessage, order: Option<&'b str>) -> Burial<'b> {
@@ -156,7 +163,8 @@ impl<D: Run> Fixture<D> {
 
     /// Claims a key, inserts an effect and commits.
     pub(crate) async fn handle(&self, key: Key) -> Result<Claim, Error> {
-        let (mut tx, claims) = self.store.begin_claim(&request(&consumer(), std::slice::from_ref(&key))).await?;
+        let (mut tx, claims) =
+            self.store.begin_claim(&request(&consumer(), std::slice::from_ref(&key))).await?;
         if !claims[0].is_ours() {
             self.store.roll_back(tx).await;
             return Ok(claims[0]);

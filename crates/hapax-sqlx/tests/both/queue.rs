@@ -35,7 +35,8 @@ fn bodies(batch: &[Delivery<QueueReceipt>]) -> Vec<&[u8]> {
 
 pub(crate) async fn messages_come_in_order_and_are_acked_in_the_transaction<D: Run>(db: Fixture<D>) {
     db.send(&["1", "2", "3"]).await;
-    let published = Publisher::publish(&db.store, vec![Outgoing::to_queue("orders", Envelope::new("4"))]).await;
+    let published =
+        Publisher::publish(&db.store, vec![Outgoing::to_queue("orders", Envelope::new("4"))]).await;
     assert!(published[0].is_ok());
     let mut queue = db.orders();
     let batch = next(&mut queue).await;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use hapax_core::{
-    Claim, Code, DeadFilter, DeadLetters, DeadNumber, Digest, ErrorKind, Inbox, InboxState, Key, Place,
-    RawMessage, Redrive, Settled, Store, Transaction, Waiting, WaitingRoom,
+    Claim, Code, DeadFilter, DeadLetters, DeadNumber, Digest, ErrorKind, Inbox, InboxState, Key, RawMessage,
+    Redrive, Settled, Store, Transaction, Waiting, WaitingRoom,
 };
 
 use super::{Fixture, Run, burial, consumer, id, is, key, message, parking};
 
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_mins(1);
 
 impl<D: Run> Fixture<D> {
     async fn park(&self, message: &RawMessage, order: Option<&str>) -> Claim {
@@ -65,13 +65,13 @@ pub(crate) async fn a_parked_message_is_leased_when_it_is_due<D: Run>(db: Fixtur
     assert_eq!(db.park(&now, None).await, Claim::New);
     let (mut tx, _) = db.begin(&[Key::of(&later)]).await;
     let mut deferred = parking(&later, None);
-    (deferred.wait, deferred.code, deferred.failures) = (Duration::from_secs(3600), None, 0);
+    (deferred.wait, deferred.code, deferred.failures) = (Duration::from_hours(1), None, 0);
     db.store.park(&mut tx, &consumer(), &deferred).await.unwrap();
     db.store.finish(tx).await.unwrap();
 
     let depth = db.store.depth(&consumer()).await.unwrap();
     assert_eq!((depth.total, depth.due), (2, 1));
-    assert!(depth.next.unwrap() > Duration::from_secs(3000), "{depth:?}");
+    assert!(depth.next.unwrap() > Duration::from_mins(50), "{depth:?}");
     assert_eq!(db.ask(key("now")).await, Claim::Waiting { other_payload: false });
 
     let waiting = db.lease().await.remove(0);
@@ -219,5 +219,4 @@ pub(crate) async fn discarding_frees_the_key_and_keeps_the_row<D: Run>(db: Fixtu
     assert_eq!(db.state("a").await, Some(InboxState::Dead));
     assert_eq!(db.store.discard(number).await.unwrap_err().code(), Code::RedriveLost);
     assert_ne!(db.bury(&message("c"), None).await, number, "numbers are never given twice");
-    let _ = Place(0);
 }

@@ -111,7 +111,8 @@ async fn cancel_after<F: Future>(polls: usize, future: F) -> Option<F::Output> {
 
 async fn delivery<D: Run>(db: &Fixture<D>, text: &str) -> Result<(), Error> {
     let key = key(text);
-    let (mut tx, claims) = db.store.begin_claim(&super::request(&consumer(), std::slice::from_ref(&key))).await?;
+    let (mut tx, claims) =
+        db.store.begin_claim(&super::request(&consumer(), std::slice::from_ref(&key))).await?;
     if !claims[0].is_ours() {
         db.store.roll_back(tx).await;
         return Ok(());
@@ -162,7 +163,7 @@ async fn cancel_a_delivery_everywhere<D: Run>(db: &Fixture<D>, round: u32) {
 async fn side_work<D: Run>(db: &Fixture<D>) {
     db.store.look(&consumer(), &[id("m1")]).await.unwrap();
     db.store.lease(&consumer(), 1, Duration::from_secs(1)).await.unwrap();
-    db.store.purge(&consumer(), Duration::from_secs(3600), 10).await.unwrap();
+    db.store.purge(&consumer(), Duration::from_hours(1), 10).await.unwrap();
     db.store.beat(&consumer(), &hapax_core::InstanceId("i".into()), Duration::from_secs(9)).await.unwrap();
 }
 

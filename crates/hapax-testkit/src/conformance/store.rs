@@ -183,6 +183,7 @@ macro_rules! store_conformance {
             inbox {
                 a_look_answers_in_the_order_of_the_ids
                 a_record_is_new_once
+                a_waiting_message_is_recorded_at_its_place
                 of_many_records_at_once_one_is_new
                 a_record_in_a_transaction_commits_with_it
                 a_rename_moves_every_record

@@ -59,7 +59,7 @@ impl Database {
         if blocked { Claim::Held } else { Claim::New }
     }
 
-    fn is_at_its_place(&self, consumer: &ConsumerName, key: &Key) -> bool {
+    pub(super) fn is_at_its_place(&self, consumer: &ConsumerName, key: &Key) -> bool {
         let entry = key.place.and_then(|place| self.waiting.get(&place));
         entry.is_some_and(|entry| entry.consumer == *consumer && entry.id == key.id)
     }

@@ -2,7 +2,7 @@
 
 use hapax_core::{
     Burial, Code, ConsumerName, DeadFilter, DeadLetter, DeadLetters, DeadNumber, Digest, Error, ErrorKind,
-    InboxRow, InboxState, MessageId, Redrive,
+    InboxRow, InboxState, MessageId, Redrive, Transaction as _,
 };
 
 use super::database::{Database, DeadEntry, WaitingEntry};
@@ -19,7 +19,7 @@ impl DeadLetters for MemoryStore {
     ) -> Result<DeadNumber, Error> {
         self.call(Op::Bury, |database| {
             tx.check_intact(database)?;
-            tx.bury(database, consumer, burial)
+            Ok(tx.bury(database, consumer, burial))
         })
         .await
     }
@@ -64,14 +64,10 @@ impl MemoryTx {
         Ok(())
     }
 
-    fn bury(
-        &mut self,
-        database: &mut Database,
-        consumer: &ConsumerName,
-        burial: &Burial<'_>,
-    ) -> Result<DeadNumber, Error> {
+    fn bury(&mut self, database: &mut Database, consumer: &ConsumerName, burial: &Burial<'_>) -> DeadNumber {
         // A copy with another payload leaves the row of the first as it is.
         let held = burial.id.filter(|id| self.turn(consumer, id, InboxState::Dead).is_ok());
+        self.meta().erased_starts.extend(held.cloned());
         let waiting = held.and_then(|id| database.waiting_of(consumer, id));
         let first_failed_at = waiting.and_then(|(_, entry)| entry.first_failed_at);
         let place = waiting.map(|(place, _)| place);
@@ -94,7 +90,7 @@ impl MemoryTx {
         let number = letter.number;
         let place = place.or(burial.place).unwrap_or_else(|| database.next_place());
         self.buried.push(DeadEntry { letter, place });
-        Ok(number)
+        number
     }
 }
 

@@ -25,9 +25,10 @@ impl Inbox for MemoryStore {
     async fn record_in(&self, tx: &mut MemoryTx, consumer: &ConsumerName, key: &Key) -> Result<bool, Error> {
         self.call(Op::Record, |database| {
             tx.check_intact(database)?;
-            let is_free = database.is_unrecorded(consumer, key)?;
+            let is_free = database.is_free(consumer, key)?;
             if is_free {
                 tx.take(database, key);
+                tx.unparked.extend(key.place);
             }
             Ok(is_free)
         })
@@ -40,18 +41,24 @@ impl Inbox for MemoryStore {
 }
 
 impl Database {
-    /// Whether the message has no row; a rival who has written one may yet roll back.
-    fn is_unrecorded(&self, consumer: &ConsumerName, key: &Key) -> Result<bool, MemoryError> {
+    /// Whether the message has no row, or waits at the place it comes from; a rival who holds it may yet roll back.
+    fn is_free(&self, consumer: &ConsumerName, key: &Key) -> Result<bool, MemoryError> {
         let scoped = (consumer.clone(), key.id.clone());
         if self.held.contains_key(&scoped) {
             return Err(MemoryError::new(ErrorKind::Busy, "somebody holds the message"));
         }
-        Ok(!self.inbox.contains_key(&scoped))
+        Ok(self
+            .inbox
+            .get(&scoped)
+            .is_none_or(|row| row.state == InboxState::Waiting && self.is_at_its_place(consumer, key)))
     }
 
     fn record(&mut self, consumer: &ConsumerName, key: &Key) -> Result<bool, Error> {
-        if !self.is_unrecorded(consumer, key)? {
+        if !self.is_free(consumer, key)? {
             return Ok(false);
+        }
+        if let Some(place) = key.place {
+            self.waiting.remove(&place);
         }
         let row = InboxRow {
             id: key.id.clone(),

@@ -67,8 +67,6 @@ pub async fn a_dead_letter_remembers_its_first_failure<F: StoreFixture>(fixture:
     let orders = ByHand::new(fixture);
     let message = message("a");
     orders.park(&failed(&message)).await;
-    let parked =
-        orders.store.waiting(&orders.consumer, &message.id).await.expect("an answer").expect("it waits");
     let waiting = orders.lease_only("a").await;
     orders.park_again(&waiting, &Parking { failures: 2, ..failed(&message) }).await;
     let row = orders.store.waiting(&orders.consumer, &message.id).await.expect("an answer");

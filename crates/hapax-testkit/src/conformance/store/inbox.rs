@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use hapax_core::{
     Claim, Code, Inbox as _, InboxState, Instances as _, Key, Retention as _, Timestamp, Versions as _,
+    WaitingRoom as _,
 };
 use tokio::task::JoinSet;
 
 use super::StoreFixture;
-use super::by_hand::{ByHand, LONG, failed, id, in_order, key, key_of, message, name, other_payload};
+use super::by_hand::{
+    ByHand, LONG, NOWHERE, failed, id, in_order, key, key_at, key_of, message, name, other_payload,
+};
 use crate::conformance::SOON;
 
 const DUPLICATE: Claim = Claim::Duplicate { other_payload: false };
@@ -41,6 +44,28 @@ pub async fn a_record_is_new_once<F: StoreFixture>(fixture: &F) {
     assert!(!record(&orders, "waiting").await, "a row is a row");
     assert_eq!(orders.state("waiting").await, Some(InboxState::Waiting));
     assert!(record(&ByHand::named(fixture, "mails"), "a").await);
+}
+
+/// A message that failed before comes out of the waiting room: recording it at its place ends its waiting.
+pub async fn a_waiting_message_is_recorded_at_its_place<F: StoreFixture>(fixture: &F) {
+    let orders = ByHand::new(fixture);
+    for text in ["alone", "in a transaction"] {
+        orders.park(&failed(&message(text))).await;
+        let waiting = orders.lease_only(text).await;
+        let (ours, elsewhere) = (key_at(&waiting), Key { place: Some(NOWHERE), ..key_at(&waiting) });
+        assert!(!orders.store.record(&orders.consumer, &elsewhere).await.expect("an answer"));
+        if text == "alone" {
+            assert!(orders.store.record(&orders.consumer, &ours).await.expect("the record is made"));
+        } else {
+            let mut tx = orders.begin().await;
+            let new = orders.store.record_in(&mut tx, &orders.consumer, &ours).await;
+            assert!(new.expect("the record is made"));
+            orders.finish(tx).await;
+        }
+        assert_eq!(orders.state(text).await, Some(InboxState::Done));
+        assert_eq!(orders.store.waiting(&orders.consumer, &waiting.id).await.expect("an answer"), None);
+        assert!(!orders.store.record(&orders.consumer, &ours).await.expect("an answer"), "once is enough");
+    }
 }
 
 /// Of many who record one message, one was first.

@@ -1,15 +1,12 @@
 //! The suite that every source passes.
 
-#![allow(clippy::unwrap_used)] // helpers of tests are tests, too
-
-mod broker;
-
-use broker::Queue;
 use hapax_core::{Envelope, Outgoing, Publisher, Source, Timestamp};
-use hapax_rabbitmq::{RabbitMq, RabbitPublisher, RabbitSource};
+use hapax_rabbitmq::{RabbitPublisher, RabbitSource};
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
-use hapax_testkit::servers::{Server, address, rabbitmq_url, require};
+use hapax_testkit::servers::{Server, require};
+
+use crate::broker::{Queue, proxy, rabbit, through};
 
 /// More than any case has in hand.
 const IN_FLIGHT: usize = 100;
@@ -29,9 +26,8 @@ impl SourceFixture for OnRabbitMq {
         if !require(Server::RabbitMq) {
             return None;
         }
-        let proxy = Proxy::start(address(&rabbitmq_url()).unwrap()).unwrap();
-        let publisher = RabbitMq::new(&rabbitmq_url()).unwrap().publisher();
-        Some(Self { queue: Queue::declared("conformance").await, proxy, publisher })
+        let queue = Queue::declared("conformance").await;
+        Some(Self { queue, proxy: proxy(), publisher: rabbit().publisher() })
     }
 
     async fn publish(&self, envelope: Envelope) {
@@ -39,8 +35,7 @@ impl SourceFixture for OnRabbitMq {
     }
 
     async fn source(&self) -> RabbitSource {
-        let url = self.proxy.route(&rabbitmq_url()).unwrap();
-        let mut source = RabbitMq::new(&url).unwrap().source(&self.queue.name);
+        let mut source = through(&self.proxy).source(&self.queue.name);
         source.prepare(IN_FLIGHT).await.unwrap();
         source
     }
@@ -69,8 +64,4 @@ impl Drop for OnRabbitMq {
     }
 }
 
-mod server {
-    use super::OnRabbitMq;
-
-    hapax_testkit::source_conformance!(OnRabbitMq);
-}
+hapax_testkit::source_conformance!(OnRabbitMq);

@@ -1,10 +1,17 @@
-//! The test's own hand on the broker.
+//! The tests' own hand on the broker, and the ways to it.
 
+use std::time::Duration;
+
+use hapax_core::{Code, Envelope, Error, ErrorKind, Outgoing, Publisher};
+use hapax_rabbitmq::RabbitMq;
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{address, rabbitmq_url, unique};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
 
-use hapax_testkit::servers::{rabbitmq_url, unique};
+/// Longer than anything here takes, so that a test fails instead of hanging.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// A queue of this test's own.
 pub(crate) struct Queue {
@@ -55,4 +62,35 @@ impl Queue {
         let channel = self.channel().await;
         channel.queue_delete(self.name.as_str().into(), QueueDeleteOptions::default()).await.unwrap();
     }
+}
+
+pub(crate) fn rabbit() -> RabbitMq {
+    RabbitMq::new(&rabbitmq_url()).unwrap()
+}
+
+pub(crate) fn through(proxy: &Proxy) -> RabbitMq {
+    RabbitMq::new(&proxy.route(&rabbitmq_url()).unwrap()).unwrap()
+}
+
+pub(crate) fn proxy() -> Proxy {
+    Proxy::start(address(&rabbitmq_url()).unwrap()).unwrap()
+}
+
+/// Publishes messages whose bodies and ids are these numbers.
+pub(crate) async fn publish(queue: &Queue, numbers: impl IntoIterator<Item = u32>) {
+    let publisher = rabbit().publisher();
+    for result in
+        publisher.publish(numbers.into_iter().map(|number| message(&queue.name, number)).collect()).await
+    {
+        result.unwrap();
+    }
+    publisher.close().await;
+}
+
+pub(crate) fn message(queue: &str, number: u32) -> Outgoing {
+    Outgoing::to_queue(queue, Envelope::new(number.to_string()).with_id(number.to_string()))
+}
+
+pub(crate) fn kind_and_code(error: &Error) -> (ErrorKind, Code) {
+    (error.kind(), error.code())
 }

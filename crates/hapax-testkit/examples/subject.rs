@@ -1,0 +1,230 @@
+//! A consumer that tests kill: `subject STORE SOURCE [split]`.
+//!
+//! STORE is a store's URL; SOURCE is `file:PATH`, `queue:NAME` or `rabbit:NAME` (on `HAPAX_TEST_RABBITMQ`).
+//! Each message that takes effect leaves one row in the table `ledger`. With `split` the inbox row is
+//! written in a transaction of its own: the mistake that the crash suite must find.
+
+use std::error::Error;
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hapax::sql::{Dialect, SqlStore, SqlTx};
+use hapax::sqlx::{self, PgConnection, Postgres, Sqlite, SqliteConnection};
+use hapax::{
+    BoxSource, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format, Handler, Identity, Lines, Message,
+    Part, Retry, Store, TypeRule,
+};
+use hapax_testkit::delegate_roles;
+use serde::Deserialize;
+
+/// What a message asks the handler to do.
+#[derive(Deserialize)]
+struct Job {
+    #[serde(rename = "do")]
+    what: String,
+}
+
+/// A database in which an effect can be left.
+trait Ledger: Dialect {
+    fn note(conn: &mut Self::Connection, id: &str) -> impl Future<Output = sqlx::Result<()>> + Send;
+    fn create(conn: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
+}
+
+const NOTE: &str = "INSERT INTO ledger (message_id) VALUES ($1)";
+const CREATE: &str = "CREATE TABLE IF NOT EXISTS ledger (message_id TEXT NOT NULL)";
+
+impl Ledger for Sqlite {
+    async fn note(conn: &mut SqliteConnection, id: &str) -> sqlx::Result<()> {
+        sqlx::query(NOTE).bind(id).execute(conn).await.map(|_| ())
+    }
+
+    async fn create(conn: &mut SqliteConnection) -> sqlx::Result<()> {
+        sqlx::query(CREATE).execute(conn).await.map(|_| ())
+    }
+}
+
+impl Ledger for Postgres {
+    async fn note(conn: &mut PgConnection, id: &str) -> sqlx::Result<()> {
+        sqlx::query(NOTE).bind(id).execute(conn).await.map(|_| ())
+    }
+
+    async fn create(conn: &mut PgConnection) -> sqlx::Result<()> {
+        sqlx::query(CREATE).execute(conn).await.map(|_| ())
+    }
+}
+
+/// Does what the message says, and notes it.
+struct Worker;
+
+impl Worker {
+    async fn run<D: Ledger>(tx: &mut SqlTx<D>, job: &Message<Job>) -> hapax::Result {
+        D::note(tx.conn(), job.id().as_str()).await?;
+        match job.what.as_str() {
+            "fail once" if job.attempt() == 1 => Err("fails once".into()),
+            "reject" => Err(Failure::reject("rejected")),
+            "kill" => {
+                kill();
+                Ok(())
+            }
+            "overflow the stack" => Err(format!("{}", overflow(1)).into()),
+            "take a while" => {
+                // The time is what is tested: a handler that is still running when something ends.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// SIGKILL to itself, as the kernel's out-of-memory killer would.
+fn kill() {
+    let _ = std::process::Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+}
+
+/// Recurses until the stack is spent.
+#[expect(unconditional_recursion, reason = "that is its purpose")]
+fn overflow(depth: u64) -> u64 {
+    let frame = std::hint::black_box([depth; 512]);
+    overflow(frame[1] + 1) + frame[0]
+}
+
+impl<D: Ledger> Handler<SqlStore<D>, Job> for Worker {
+    async fn handle(&self, tx: &mut SqlTx<D>, job: Message<Job>) -> hapax::Result {
+        Self::run(tx, &job).await
+    }
+}
+
+impl<D: Ledger> Handler<SplitInbox<SqlStore<D>>, Job> for Worker {
+    async fn handle(&self, tx: &mut SqlTx<D>, job: Message<Job>) -> hapax::Result {
+        Self::run(tx, &job).await
+    }
+}
+
+/// The mistake: the claim commits before the handler's transaction begins.
+#[derive(Clone)]
+struct SplitInbox<S>(S);
+
+impl<S: ConsumerStore> Store for SplitInbox<S> {
+    type Tx = S::Tx;
+
+    async fn begin_claim(&self, request: &ClaimRequest<'_>) -> Result<(S::Tx, Vec<Claim>), hapax::Error> {
+        let (tx, claims) = self.0.begin_claim(request).await?;
+        self.0.finish(tx).await?;
+        let (tx, _) = self.0.begin_claim(&ClaimRequest::none(request.consumer)).await?;
+        Ok((tx, claims))
+    }
+
+    async fn finish(&self, tx: S::Tx) -> Result<(), hapax::Error> {
+        self.0.finish(tx).await
+    }
+
+    async fn roll_back(&self, tx: S::Tx) {
+        self.0.roll_back(tx).await;
+    }
+
+    async fn abort(&self, tx: S::Tx) {
+        self.0.abort(tx).await;
+    }
+
+    fn kind_of(&self, error: &(dyn Error + 'static)) -> Option<(hapax::ErrorKind, Code)> {
+        self.0.kind_of(error)
+    }
+
+    async fn ping(&self) -> Result<(), hapax::Error> {
+        self.0.ping().await
+    }
+
+    async fn check(&self) -> Result<(), hapax::Error> {
+        self.0.check().await
+    }
+
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    fn instance(&self) -> u64 {
+        self.0.instance()
+    }
+}
+
+delegate_roles!(SplitInbox<S>, 0);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [store, source, form @ ..] = args.as_slice() else {
+        eprintln!("subject STORE SOURCE [split]");
+        return ExitCode::from(2);
+    };
+    let split = form.iter().any(|word| word == "split");
+    let ran = if store.starts_with("sqlite:") {
+        run(SqlStore::<Sqlite>::connect(store).await, source, split).await
+    } else {
+        run(SqlStore::<Postgres>::connect(store).await, source, split).await
+    };
+    match ran {
+        Ok(summary) => {
+            println!("{summary:?}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run<D: Ledger>(
+    store: Result<SqlStore<D>, hapax::Error>,
+    source: &str,
+    split: bool,
+) -> Result<hapax::Summary, Box<dyn Error>> {
+    let store = store?;
+    store.migrate().await?;
+    let name = hapax::ConsumerName::new("setup")?;
+    let (mut tx, _) = store.begin_claim(&ClaimRequest::none(&name)).await?;
+    D::create(tx.conn()).await?;
+    store.finish(tx).await?;
+    let source = match source.split_once(':') {
+        Some(("file", path)) => BoxSource::new(Lines::file(path)),
+        Some(("queue", queue)) => BoxSource::new(store.queue(queue).lease(Duration::from_secs(1))),
+        Some(("rabbit", queue)) => {
+            let broker = hapax::rabbitmq::RabbitMq::new(&hapax_testkit::servers::rabbitmq_url())?;
+            BoxSource::new(broker.source(queue))
+        }
+        _ => return Err(format!("`{source}` is no source").into()),
+    };
+    if split {
+        consume(SplitInbox(store), source).await
+    } else {
+        consume(store, source).await
+    }
+}
+
+async fn consume<S: ConsumerStore>(store: S, source: BoxSource) -> Result<hapax::Summary, Box<dyn Error>>
+where
+    Worker: Handler<S, Job>,
+{
+    let format = Format::default()
+        .identity("json:/id".parse::<Identity>()?)
+        .kind(TypeRule::Always("Job".to_owned()))
+        .key(Part::Json("/key".parse()?));
+    let consumer = Consumer::new("subject", store, source)?
+        .format(format)
+        .retry(Retry::exponential().attempts(3).first(Duration::from_millis(20)).max(Duration::from_millis(100)))
+        .batch(5)
+        .concurrency(2)
+        .until_idle(Duration::from_millis(1_500))
+        .on_handler::<Job, _>("Job", Worker);
+    Ok(consumer.run_until(terminated()).await?)
+}
+
+async fn terminated() {
+    use tokio::signal::unix::{SignalKind, signal};
+    match signal(SignalKind::terminate()) {
+        Ok(mut signal) => drop(signal.recv().await),
+        Err(_) => std::future::pending().await,
+    }
+}

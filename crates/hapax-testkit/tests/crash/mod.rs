@@ -1,0 +1,105 @@
+//! The crash suite: a consumer is killed at a step, started again, and its effects are counted from a
+//! second connection.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hapax::sql::{Dialect, SqlStore};
+use hapax::sqlx::{self, Connection as _, Row as _};
+use hapax_core::{DeadFilter, DeadLetters as _, Envelope};
+use hapax_testkit::process::{Running, Subject};
+
+/// A debug build that starts while others compile may take its time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The steps of a delivery at which the process can end.
+pub(crate) const STEPS: [&str; 11] = [
+    "after-receive",
+    "before-claim",
+    "after-claim",
+    "after-handler",
+    "before-commit",
+    "store-before-commit",
+    "store-after-commit",
+    "after-commit",
+    "before-ack",
+    "after-ack",
+    "after-rollback",
+];
+
+/// The steps of setting a message aside.
+pub(crate) const ASIDE: [&str; 2] = ["before-set-aside", "after-set-aside"];
+
+/// The program that is killed. Examples are built along with the tests.
+pub(crate) fn subject(store: &str, source: &str) -> Subject {
+    let mut path: PathBuf = std::env::current_exe().expect("a test has a path");
+    path.pop(); // deps
+    path.pop();
+    Subject::new(path.join("examples/subject")).arg(store).arg(source)
+}
+
+/// Twenty messages, with every third copied at once and again at the end, one that fails once and one
+/// that is rejected.
+pub(crate) fn messages() -> Vec<String> {
+    let line = |n: usize| {
+        let what = match n {
+            5 => "fail once",
+            11 => "reject",
+            _ => "pay",
+        };
+        format!(r#"{{"id":"m{n}","key":"k{}","do":"{what}"}}"#, n % 7)
+    };
+    let mut lines: Vec<String> = (0..20).flat_map(|n| std::iter::repeat_n(line(n), if n % 3 == 0 { 2 } else { 1 })).collect();
+    lines.extend((0..20).step_by(3).map(line));
+    lines
+}
+
+/// As envelopes.
+pub(crate) fn envelopes() -> Vec<Envelope> {
+    messages().into_iter().map(Envelope::new).collect()
+}
+
+/// What is wrong with the effects of [`messages`]; empty if nothing is.
+pub(crate) fn verdict(effects: &BTreeMap<String, i64>) -> Vec<String> {
+    let expected = |n: usize| i64::from(n != 11);
+    let wrong = (0..20).filter_map(|n| {
+        let found = effects.get(&format!("m{n}")).copied().unwrap_or(0);
+        (found != expected(n)).then(|| format!("m{n} took effect {found} times"))
+    });
+    wrong.collect()
+}
+
+/// Counts the effects through a connection of its own.
+pub(crate) async fn effects(url: &str) -> BTreeMap<String, i64> {
+    const COUNT: &str = "SELECT message_id, count(*) FROM ledger GROUP BY message_id";
+    if url.starts_with("sqlite:") {
+        let mut conn = sqlx::SqliteConnection::connect(url).await.expect("the database opens");
+        let rows = sqlx::query(COUNT).fetch_all(&mut conn).await.expect("the ledger is there");
+        return rows.iter().map(|row| (row.get(0), row.get(1))).collect();
+    }
+    let mut conn = sqlx::PgConnection::connect(url).await.expect("the database opens");
+    let rows = sqlx::query(COUNT).fetch_all(&mut conn).await.expect("the ledger is there");
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+/// The ids that were set aside, with their reasons.
+pub(crate) async fn dead<D: Dialect>(store: &SqlStore<D>) -> Vec<(String, String)> {
+    let letters = store.dead(&DeadFilter { limit: 1_000, ..DeadFilter::default() }).await.expect("letters are listed");
+    letters.into_iter().map(|letter| (letter.id.map(|id| id.to_string()).unwrap_or_default(), letter.reason)).collect()
+}
+
+/// Kills a subject at a step and runs it again to its end.
+pub(crate) async fn kill_and_run_again(subject: &Subject, step: &str, nth: u32) {
+    let mut first = subject.clone().crash_at(step, nth).start().expect("the subject starts");
+    first.wait_killed(PATIENCE).await;
+    run_to_end(subject).await;
+}
+
+/// Runs a subject until it ends by itself.
+pub(crate) async fn run_to_end(subject: &Subject) -> Running {
+    let mut running = subject.start().expect("the subject starts");
+    let status = running.wait_exit(PATIENCE).await;
+    assert!(status.success(), "{running}");
+    running
+}
