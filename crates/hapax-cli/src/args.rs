@@ -63,10 +63,10 @@ pub(crate) struct Run {
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct StoreArgs {
     /// A configuration file, whose [store] is used
-    #[arg(short, long, value_name = "FILE", conflicts_with = "store", required_unless_present = "store")]
+    #[arg(short, long, value_name = "FILE", conflicts_with = "store")]
     pub(crate) config: Option<PathBuf>,
-    /// The store's URL, such as sqlite:hapax.db or postgres://host/database
-    #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
+    /// The store's URL, such as sqlite:hapax.db or postgres://host/database; else HAPAX_STORE
+    #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// PostgreSQL's schema, or the tables' prefix, with --store
     #[arg(long, default_value = "hapax", conflicts_with = "config")]
@@ -99,7 +99,7 @@ pub(crate) struct Send {
     #[arg(short, long)]
     pub(crate) queue: String,
     /// The broker's URL, such as amqp://localhost
-    #[arg(long, value_name = "URL", env = "HAPAX_BROKER", hide_env_values = true, conflicts_with_all = ["config", "store"])]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["config", "store"])]
     pub(crate) broker: Option<String>,
     /// A configuration file: its [store], or with --to one of its [brokers]
     #[arg(short, long, value_name = "FILE", conflicts_with = "store")]
@@ -107,8 +107,8 @@ pub(crate) struct Send {
     /// A broker of the configuration file
     #[arg(long, value_name = "NAME", requires = "config")]
     pub(crate) to: Option<String>,
-    /// The URL of the store that holds the embedded queue
-    #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
+    /// The URL of the store that holds the embedded queue; else HAPAX_STORE
+    #[arg(long, value_name = "URL")]
     pub(crate) store: Option<String>,
     /// PostgreSQL's schema, or the tables' prefix, with --store
     #[arg(long, default_value = "hapax")]

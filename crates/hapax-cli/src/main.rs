@@ -7,6 +7,7 @@ mod config;
 mod consume;
 mod logs;
 mod open;
+mod out;
 mod plan;
 mod progress;
 mod shutdown;

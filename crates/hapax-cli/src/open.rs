@@ -56,7 +56,9 @@ pub(crate) async fn store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>)
 
 /// The same without a check of the schema.
 pub(crate) async fn unchecked_store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>), Trouble> {
-    match (&args.config, &args.store) {
+    // The environment speaks only where the command line does not: it must not contradict --config.
+    let url = args.store.clone().or_else(|| std::env::var("HAPAX_STORE").ok());
+    match (&args.config, &url) {
         (Some(path), _) => {
             let config = config(path)?;
             Ok((configured(&config).await?, Some(config)))
@@ -67,7 +69,32 @@ pub(crate) async fn unchecked_store(args: &StoreArgs) -> Result<(AnyStore, Optio
 }
 
 fn no_store() -> Trouble {
-    Trouble::usage(Code::UsageWrong, "no store is named", "Give --config FILE or --store URL.")
+    Trouble::usage(
+        Code::UsageWrong,
+        "no store is named",
+        "Give --config FILE or --store URL, or set HAPAX_STORE.",
+    )
+}
+
+/// The store's kind is known, and this build cannot open it.
+pub(crate) fn no_driver() -> Error {
+    Error::new(ErrorKind::Setup, Code::NotAvailable, "this build has no driver for that store")
+}
+
+/// What kind of store the arguments name, and under which schema, without opening it.
+pub(crate) fn kind(args: &StoreArgs) -> Result<(StoreKind, String), Trouble> {
+    if let Some(path) = &args.config {
+        let config = config(path)?;
+        return Ok((config.store.kind, config.store.schema));
+    }
+    let url = args.store.clone().or_else(|| std::env::var("HAPAX_STORE").ok()).ok_or_else(no_store)?;
+    let kind = StoreKind::of(&SecretUrl::new(url)).ok_or_else(unknown_store)?;
+    Ok((kind, args.schema.clone()))
+}
+
+fn unknown_store() -> Error {
+    let context = "the store's URL names no database that Hapax knows: begin it with sqlite: or postgres:";
+    Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context)
 }
 
 /// Opens a store by its URL.
@@ -94,14 +121,8 @@ async fn connect(kind: Option<StoreKind>, url: &str, schema: &str, pool: usize) 
         Some(StoreKind::Postgres) => {
             Ok(AnyStore::Postgres(PgStore::builder(url).schema(schema).pool(pool).connect().await?))
         }
-        Some(_) => {
-            Err(Error::new(ErrorKind::Setup, Code::NotAvailable, "this build has no driver for that store"))
-        }
-        None => {
-            let context =
-                "the store's URL names no database that Hapax knows: begin it with sqlite: or postgres:";
-            Err(Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context))
-        }
+        Some(_) => Err(no_driver()),
+        None => Err(unknown_store()),
     }
 }
 

@@ -50,6 +50,12 @@ impl Fault {
         self.code
     }
 
+    /// Its text with its code before it, once: an [`Error`](crate::Error) names its code itself.
+    pub fn with_code(&self) -> String {
+        let text = self.to_string();
+        if text.starts_with(self.code.as_str()) { text } else { format!("{}: {text}", self.code) }
+    }
+
     /// The error itself.
     pub fn error(&self) -> &BoxError {
         &self.error

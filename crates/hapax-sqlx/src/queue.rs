@@ -71,7 +71,7 @@ impl<D: Dialect> SqlStore<D> {
 
     async fn lease_queued(&self, queue: String, max: usize, lease: Duration) -> Result<Vec<Queued>> {
         let cannot = failed::<D>("cannot fetch from the queue");
-        if D::ONE_WRITER && !self.any(&self.sql().queue_peek, &queue).await.map_err(&cannot)? {
+        if D::ONE_WRITER && !self.any(&self.sql().queue_peek, &queue).await? {
             return Ok(Vec::new()); // without queueing up behind those who write
         }
         let max = i64::try_from(max).unwrap_or(i64::MAX);

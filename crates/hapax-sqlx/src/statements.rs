@@ -255,7 +255,7 @@ statements! {
                   LIMIT 1";
     queue_lease = "WITH picked AS MATERIALIZED (
                        SELECT number FROM {queue} WHERE queue = $1 AND (lease_until IS NULL OR lease_until <= {at})
-                       ORDER BY number LIMIT $2 {skip_locked})
+                       ORDER BY number + 0 LIMIT $2 {skip_locked})
                    UPDATE {queue} SET fence = fence + 1, lease_until = {now} + $3
                    WHERE number IN (SELECT number FROM picked)
                    RETURNING number, fence, label, body";

@@ -7,6 +7,8 @@ use hapax_core::{
     WaitingDepth, WaitingRoom, WaitingRow, micros,
 };
 
+use sqlx::SqlStr;
+
 use crate::dialect::{Dialect, int, text};
 use crate::error::{Result, failed, unreadable};
 use crate::inbox::message_id;
@@ -43,7 +45,7 @@ impl<D: Dialect> WaitingRoom for SqlStore<D> {
 
     async fn lease(&self, consumer: &ConsumerName, max: usize, lease: Duration) -> Result<Vec<Waiting>> {
         let cannot = failed::<D>("cannot lease from the waiting room");
-        if D::ONE_WRITER && !self.any(&self.sql().lease_peek, consumer.as_str()).await.map_err(&cannot)? {
+        if D::ONE_WRITER && !self.any(&self.sql().lease_peek, consumer.as_str()).await? {
             return Ok(Vec::new()); // without queueing up behind those who write
         }
         let max = i64::try_from(max).unwrap_or(i64::MAX);
@@ -94,13 +96,11 @@ impl<D: Dialect> WaitingRoom for SqlStore<D> {
 
 impl<D: Dialect> SqlStore<D> {
     /// Whether a statement finds anything, without taking a writer's turn.
-    pub(crate) async fn any(&self, sql: &sqlx::SqlStr, of: &str) -> Result<bool, sqlx::Error> {
-        let mut held = match self.connections().side().await {
-            Ok(held) => held,
-            Err(error) => return Err(sqlx::Error::Io(std::io::Error::other(error))),
-        };
+    pub(crate) async fn any(&self, sql: &SqlStr, of: &str) -> Result<bool> {
+        let mut held = self.connections().side().await?;
         let answer = held.fetch(sql, values![of]).await;
-        held.answer(answer).map(|rows| !rows.is_empty())
+        let rows = held.answer(answer).map_err(failed::<D>("cannot see whether anything is due"))?;
+        Ok(!rows.is_empty())
     }
 }
 

@@ -125,7 +125,8 @@ mod server {
 
         async fn drop_connections(&self) -> bool {
             let cut = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                       WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
+                       WHERE application_name = current_setting('application_name')
+                         AND pid <> pg_backend_pid()";
             sqlx::query(cut).execute(&mut self.0.connect().await).await.expect("the connections are cut");
             true
         }

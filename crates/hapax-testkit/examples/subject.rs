@@ -12,8 +12,8 @@ use std::time::Duration;
 use hapax::sql::{Dialect, SqlStore, SqlTx};
 use hapax::sqlx::{self, PgConnection, Postgres, Sqlite, SqliteConnection};
 use hapax::{
-    BoxSource, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format, Handler, Identity, Lines, Message,
-    Part, Retry, Store, TypeRule,
+    BoxSource, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format, Handler, Identity, Lines,
+    Message, Part, Retry, Store, TypeRule,
 };
 use hapax_testkit::delegate_roles;
 use serde::Deserialize;
@@ -196,11 +196,7 @@ async fn run<D: Ledger>(
         }
         _ => return Err(format!("`{source}` is no source").into()),
     };
-    if split {
-        consume(SplitInbox(store), source).await
-    } else {
-        consume(store, source).await
-    }
+    if split { consume(SplitInbox(store), source).await } else { consume(store, source).await }
 }
 
 async fn consume<S: ConsumerStore>(store: S, source: BoxSource) -> Result<hapax::Summary, Box<dyn Error>>
@@ -213,7 +209,9 @@ where
         .key(Part::Json("/key".parse()?));
     let consumer = Consumer::new("subject", store, source)?
         .format(format)
-        .retry(Retry::exponential().attempts(3).first(Duration::from_millis(20)).max(Duration::from_millis(100)))
+        .retry(
+            Retry::exponential().attempts(3).first(Duration::from_millis(20)).max(Duration::from_millis(100)),
+        )
         .batch(5)
         .concurrency(2)
         .until_idle(Duration::from_millis(1_500))

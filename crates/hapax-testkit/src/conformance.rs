@@ -1,7 +1,7 @@
 //! What every store and every source must do, written once.
 //!
-//! An adapter implements [`StoreFixture`](store::StoreFixture) or [`SourceFixture`](source::SourceFixture) in its
-//! test folder and calls [`store_conformance!`](crate::store_conformance) or
+//! An adapter implements [`StoreFixture`](store::StoreFixture) or [`SourceFixture`](source::SourceFixture) in
+//! its test folder and calls [`store_conformance!`](crate::store_conformance) or
 //! [`source_conformance!`](crate::source_conformance), which makes a test of each case:
 //!
 //! ```ignore

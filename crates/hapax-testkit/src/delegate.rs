@@ -13,13 +13,22 @@ macro_rules! delegate_roles {
             type Answer<T> = std::result::Result<T, Error>;
 
             impl<$inner: ConsumerStore> Inbox for $wrapper<$inner> {
-                async fn look(&self, consumer: &ConsumerName, ids: &[MessageId]) -> Answer<Vec<Option<InboxRow>>> {
+                async fn look(
+                    &self,
+                    consumer: &ConsumerName,
+                    ids: &[MessageId],
+                ) -> Answer<Vec<Option<InboxRow>>> {
                     self.$field.look(consumer, ids).await
                 }
                 async fn record(&self, consumer: &ConsumerName, key: &Key) -> Answer<bool> {
                     self.$field.record(consumer, key).await
                 }
-                async fn record_in(&self, tx: &mut Self::Tx, consumer: &ConsumerName, key: &Key) -> Answer<bool> {
+                async fn record_in(
+                    &self,
+                    tx: &mut Self::Tx,
+                    consumer: &ConsumerName,
+                    key: &Key,
+                ) -> Answer<bool> {
                     self.$field.record_in(tx, consumer, key).await
                 }
                 async fn rename(&self, from: &ConsumerName, to: &ConsumerName) -> Answer<u64> {
@@ -36,10 +45,20 @@ macro_rules! delegate_roles {
                 ) -> Answer<()> {
                     self.$field.park(tx, consumer, parking).await
                 }
-                async fn lease(&self, consumer: &ConsumerName, max: usize, lease: Duration) -> Answer<Vec<Waiting>> {
+                async fn lease(
+                    &self,
+                    consumer: &ConsumerName,
+                    max: usize,
+                    lease: Duration,
+                ) -> Answer<Vec<Waiting>> {
                     self.$field.lease(consumer, max, lease).await
                 }
-                async fn renew(&self, consumer: &ConsumerName, places: &[Place], lease: Duration) -> Answer<()> {
+                async fn renew(
+                    &self,
+                    consumer: &ConsumerName,
+                    places: &[Place],
+                    lease: Duration,
+                ) -> Answer<()> {
                     self.$field.renew(consumer, places, lease).await
                 }
                 async fn give_back(&self, consumer: &ConsumerName, places: &[Place]) -> Answer<()> {
@@ -48,7 +67,11 @@ macro_rules! delegate_roles {
                 async fn depth(&self, consumer: &ConsumerName) -> Answer<WaitingDepth> {
                     self.$field.depth(consumer).await
                 }
-                async fn waiting(&self, consumer: &ConsumerName, id: &MessageId) -> Answer<Option<WaitingRow>> {
+                async fn waiting(
+                    &self,
+                    consumer: &ConsumerName,
+                    id: &MessageId,
+                ) -> Answer<Option<WaitingRow>> {
                     self.$field.waiting(consumer, id).await
                 }
             }
@@ -91,7 +114,12 @@ macro_rules! delegate_roles {
                 async fn leave(&self, consumer: &ConsumerName, instance: &InstanceId) -> Answer<()> {
                     self.$field.leave(consumer, instance).await
                 }
-                async fn charge_start(&self, consumer: &ConsumerName, key: &Key, limit: u32) -> Answer<Start> {
+                async fn charge_start(
+                    &self,
+                    consumer: &ConsumerName,
+                    key: &Key,
+                    limit: u32,
+                ) -> Answer<Start> {
                     self.$field.charge_start(consumer, key, limit).await
                 }
                 async fn starts(&self, consumer: &ConsumerName, id: &MessageId) -> Answer<u32> {

@@ -1,10 +1,10 @@
 //! The test kit of Hapax.
 //!
 //! - [`memory`]: a store and a broker in memory, with a clock and faults that a test controls.
-//! - [`conformance`]: what every store and every source must do, written once; an adapter's test folder is ten lines
-//!   that call it.
-//! - [`servers`], [`proxy`], [`process`]: private servers, a network that fails on request, and processes that die at a
-//!   chosen point.
+//! - [`conformance`]: what every store and every source must do, written once; an adapter's test folder is
+//!   ten lines that call it.
+//! - [`servers`], [`proxy`], [`process`]: private servers, a network that fails on request, and processes that
+//!   die at a chosen point.
 
 pub mod conformance;
 mod delegate;

@@ -1,9 +1,10 @@
 //! A store and a broker in memory, with the semantics of the real ones and every fault at hand.
 //!
-//! [`MemoryStore`] has real transactions over a table of the handler's own ([`MemoryTx::put`], [`MemoryTx::add`]), a
-//! clock that a test can [advance](MemoryStore::advance), and [faults](MemoryStore::fail_next) on request.
-//! [`MemoryBroker`] has queues whose deliveries are in flight, come back, and go stale. Both pass the conformance
-//! suites that the real adapters pass, so what a test learns here holds there too.
+//! [`MemoryStore`] has real transactions over a table of the handler's own ([`MemoryTx::put`],
+//! [`MemoryTx::add`]), a clock that a test can [advance](MemoryStore::advance), and
+//! [faults](MemoryStore::fail_next) on request. [`MemoryBroker`] has queues whose deliveries are in flight,
+//! come back, and go stale. Both pass the conformance suites that the real adapters pass, so what a test
+//! learns here holds there too.
 //!
 //! ```
 //! use hapax_core::{Claim, ClaimRequest, ConsumerName, Digest, Key, MessageId, Store as _};

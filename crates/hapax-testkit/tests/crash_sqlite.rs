@@ -2,7 +2,9 @@
 
 mod crash;
 
-use crash::{ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, messages, run_to_end, subject, verdict};
+use crash::{
+    ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, messages, run_to_end, subject, verdict,
+};
 use hapax::SqliteStore;
 use hapax_testkit::process::Subject;
 use tempfile::TempDir;
@@ -108,7 +110,8 @@ async fn the_suite_finds_an_inbox_row_written_in_a_transaction_of_its_own() {
 #[tokio::test]
 async fn an_orderly_end_hands_back_what_is_not_begun_and_makes_nothing_suspect() {
     let ground = Ground::new();
-    let lines: Vec<_> = (0..20).map(|n| format!(r#"{{"id":"m{n}","key":"k","do":"take a while"}}"#)).collect();
+    let lines: Vec<_> =
+        (0..20).map(|n| format!(r#"{{"id":"m{n}","key":"k","do":"take a while"}}"#)).collect();
     let store = SqliteStore::connect(&ground.url).await.expect("the store opens");
     store.migrate().await.expect("the schema is made");
     let sent: Vec<_> = lines.into_iter().map(hapax_core::Envelope::new).collect();

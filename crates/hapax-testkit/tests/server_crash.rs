@@ -3,9 +3,7 @@
 mod crash;
 
 mod server {
-    use super::crash::{
-        self, ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, subject, verdict,
-    };
+    use super::crash::{self, ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, subject, verdict};
     use hapax::PgStore;
     use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
     use hapax_core::{Outgoing, Publisher as _};

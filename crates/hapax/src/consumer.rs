@@ -325,7 +325,10 @@ async fn fetch_until<S: ConsumerStore, Src: Source>(
     let fetch = async {
         match shared.fetch(source, format, Arc::clone(&crew.room)).await? {
             FetchEnd::Stopped => {}
-            FetchEnd::Ended => idle(shared, crew, Duration::ZERO, Until::NothingDue).await,
+            FetchEnd::Ended => match shared.settings.until_idle {
+                Some(silence) => idle(shared, crew, silence, Until::NothingWaiting).await,
+                None => idle(shared, crew, Duration::ZERO, Until::NothingDue).await,
+            },
         }
         Ok(())
     };

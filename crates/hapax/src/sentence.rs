@@ -51,7 +51,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 match self.settings.retry.after(failures) {
                     Some(wait) => Sentence::Park { failures, fault: Some(fault), wait },
                     None => {
-                        let reason = format!("{}: {fault}", fault.code());
+                        let reason = fault.with_code();
                         let flaw = Flaw { code: Code::AttemptsSpent, reason };
                         Sentence::Bury { flaw, failures, crashes: 0 }
                     }

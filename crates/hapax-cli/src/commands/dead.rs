@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::inbox::{consumer, message_id};
 use crate::args::{Dead, DeadList, DeadShow, Discard, Redrive, Which};
 use crate::open::{self, with_store};
+use crate::out::say;
 use crate::plan::confirm;
 use crate::progress;
 use crate::sql::SqlTarget;
@@ -72,18 +73,22 @@ async fn list<D: SqlTarget>(args: &DeadList, store: &SqlStore<D>) -> Result<Exit
     let letters = store.dead(&filter).await?;
     for letter in &letters {
         if args.json {
-            println!("{}", letter_json(letter));
+            say!("{}", letter_json(letter));
         } else {
             let id = letter.id.as_ref().map_or("(no id)", MessageId::as_str);
-            println!(
+            say!(
                 "{}  {}  {}  {}  {id}  {}",
-                letter.number, letter.died_at, letter.consumer, letter.reason, letter.error
+                letter.number,
+                letter.died_at,
+                letter.consumer,
+                letter.reason,
+                letter.error
             );
         }
     }
     let all = store.count_dead(&filter).await?;
     if !args.json && all > letters.len() as u64 {
-        println!("{} of {all}; --limit shows more", letters.len());
+        say!("{} of {all}; --limit shows more", letters.len());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -124,24 +129,24 @@ async fn show<D: SqlTarget>(args: &DeadShow, store: &SqlStore<D>) -> Result<Exit
         shown["headers"] = json!(letter.envelope.headers);
         shown["properties"] = json!(letter.envelope.properties);
         shown["body"] = json!(body);
-        println!("{shown}");
+        say!("{shown}");
         return Ok(ExitCode::SUCCESS);
     }
-    println!("number    {}", letter.number);
-    println!("consumer  {}", letter.consumer);
-    println!("id        {}", letter.id.as_ref().map_or("(none)", MessageId::as_str));
-    println!("type      {}", letter.kind);
-    println!("reason    {} {}", letter.reason, summary_of(&letter.reason));
-    println!("error     {}", letter.error);
-    println!("failures  {}, crashes {}", letter.failures, letter.crashes);
-    println!("failed    {}, set aside {}", letter.first_failed_at, letter.died_at);
+    say!("number    {}", letter.number);
+    say!("consumer  {}", letter.consumer);
+    say!("id        {}", letter.id.as_ref().map_or("(none)", MessageId::as_str));
+    say!("type      {}", letter.kind);
+    say!("reason    {} {}", letter.reason, summary_of(&letter.reason));
+    say!("error     {}", letter.error);
+    say!("failures  {}, crashes {}", letter.failures, letter.crashes);
+    say!("failed    {}, set aside {}", letter.first_failed_at, letter.died_at);
     let position =
         letter.envelope.origin.position.as_deref().map(|at| format!(" at {at}")).unwrap_or_default();
-    println!("from      {}{position}", letter.envelope.origin.source);
+    say!("from      {}{position}", letter.envelope.origin.source);
     for (name, value) in letter.envelope.headers.iter() {
-        println!("header    {name}: {value}");
+        say!("header    {name}: {value}");
     }
-    println!("\n{body}");
+    say!("\n{body}");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -227,7 +232,7 @@ async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<Ex
 
 fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
     if args.json {
-        println!(
+        say!(
             "{}",
             json!({
                 "redriven": done.redriven, "lost": done.lost, "without_id": done.without_id,
@@ -236,18 +241,18 @@ fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
         );
         return;
     }
-    println!("{} redriven", done.redriven);
+    say!("{} redriven", done.redriven);
     if done.handled + done.dead > 0 {
-        println!("{} handled, {} dead again", done.handled, done.dead);
+        say!("{} handled, {} dead again", done.handled, done.dead);
     }
     if done.lost > 0 {
-        println!("{} were redriven or discarded by somebody else meanwhile", done.lost);
+        say!("{} were redriven or discarded by somebody else meanwhile", done.lost);
     }
     if done.without_id > 0 {
-        println!("{} have no id: redrive each with --id", done.without_id);
+        say!("{} have no id: redrive each with --id", done.without_id);
     }
     if canaries_failed {
-        println!("a canary died again; {} were not redriven", done.skipped);
+        say!("a canary died again; {} were not redriven", done.skipped);
     }
 }
 
@@ -329,9 +334,9 @@ async fn discard<D: SqlTarget>(args: &Discard, store: &SqlStore<D>) -> Result<Ex
         }
     }
     if args.json {
-        println!("{}", json!({ "discarded": discarded, "lost": lost }));
+        say!("{}", json!({ "discarded": discarded, "lost": lost }));
     } else {
-        println!("{discarded} discarded");
+        say!("{discarded} discarded");
     }
     Ok(if lost == 0 { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
 }

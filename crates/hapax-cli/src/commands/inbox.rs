@@ -14,6 +14,7 @@ use crate::args::{Inbox, OneMessage, Purge, Rename};
 use crate::config::Config;
 use crate::consume::retentions;
 use crate::open::{self, with_store};
+use crate::out::say;
 use crate::plan::confirm;
 use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
@@ -83,9 +84,9 @@ async fn get<D: SqlTarget>(
         for row in rows.into_iter().flatten() {
             found = true;
             if args.json {
-                println!("{}", row_json(&consumer, &row));
+                say!("{}", row_json(&consumer, &row));
             } else {
-                println!("{}", row_text(&consumer, &row));
+                say!("{}", row_text(&consumer, &row));
             }
         }
     }
@@ -143,7 +144,7 @@ async fn why<D: SqlTarget>(
         }
         found = true;
         if args.json {
-            println!(
+            say!(
                 "{}",
                 json!({
                     "consumer": consumer.as_str(),
@@ -163,21 +164,21 @@ async fn why<D: SqlTarget>(
             continue;
         }
         match &row {
-            Some(row) => println!("{}", row_text(&consumer, row)),
-            None => println!("{consumer} {id} has no inbox row"),
+            Some(row) => say!("{}", row_text(&consumer, row)),
+            None => say!("{consumer} {id} has no inbox row"),
         }
         if let Some(waiting) = &waiting {
             let failed = match waiting.failures {
                 0 => "waiting without a failure".to_owned(),
                 failures => format!("failed {failures} times, last with {}", waiting.error),
             };
-            println!("  {failed}; due at {}", waiting.due_at);
+            say!("  {failed}; due at {}", waiting.due_at);
         }
         for letter in &dead {
-            println!("  dead letter {}: {} {}", letter.number, letter.reason, letter.error);
+            say!("  dead letter {}: {} {}", letter.number, letter.reason, letter.error);
         }
         if starts > 0 {
-            println!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");
+            say!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");
         }
     }
     not_found_unless(found, &id)
@@ -203,9 +204,9 @@ async fn purge<D: SqlTarget>(
     let sweep = Janitor::new(store.clone(), name, keep).sweep(&CancellationToken::new()).await?;
     let horizon = sweep.horizon.map(|time| time.to_string());
     if args.json {
-        println!("{}", json!({ "purged": sweep.rows, "horizon": horizon }));
+        say!("{}", json!({ "purged": sweep.rows, "horizon": horizon }));
     } else {
-        println!("{} rows removed; horizon {}", sweep.rows, horizon.as_deref().unwrap_or("none"));
+        say!("{} rows removed; horizon {}", sweep.rows, horizon.as_deref().unwrap_or("none"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -215,9 +216,9 @@ async fn rename<D: SqlTarget>(args: &Rename, store: &SqlStore<D>) -> Result<Exit
     confirm(&format!("move every record of `{from}` to `{to}`; stop its consumers first"), args.yes)?;
     let rows = store.rename(&from, &to).await?;
     if args.json {
-        println!("{}", json!({ "renamed": rows }));
+        say!("{}", json!({ "renamed": rows }));
     } else {
-        println!("{rows} inbox rows moved from `{from}` to `{to}`");
+        say!("{rows} inbox rows moved from `{from}` to `{to}`");
     }
     Ok(ExitCode::SUCCESS)
 }

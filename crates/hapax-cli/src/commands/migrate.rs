@@ -6,23 +6,38 @@ use hapax::sql::{Migration, SqlStore, migrations};
 use serde_json::json;
 
 use crate::args::Migrate;
+use crate::config::store::StoreKind;
 use crate::open::{self, with_store};
+use crate::out::say;
 use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
 
 /// Applies, checks or prints the migrations.
 pub(crate) async fn run(args: Migrate) -> Result<ExitCode, Trouble> {
+    if args.print {
+        return print(&args);
+    }
     let (store, _) = open::unchecked_store(&args.store).await?;
     with_store!(store, store => migrate(&args, &store).await)
 }
 
-async fn migrate<D: SqlTarget>(args: &Migrate, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
-    if args.print {
-        for migration in migrations::<D>(store.schema()) {
-            println!("-- {}\n{}", migration.name, migration.sql.trim_end());
-        }
-        return Ok(ExitCode::SUCCESS);
+/// Prints the SQL for the kind of store that is named, without connecting to it.
+fn print(args: &Migrate) -> Result<ExitCode, Trouble> {
+    let (kind, schema) = open::kind(&args.store)?;
+    let all = match kind {
+        #[cfg(feature = "sqlite")]
+        StoreKind::Sqlite => migrations::<hapax::sqlx::Sqlite>(&schema),
+        #[cfg(feature = "postgres")]
+        StoreKind::Postgres => migrations::<hapax::sqlx::Postgres>(&schema),
+        _ => return Err(open::no_driver().into()),
+    };
+    for migration in all {
+        say!("-- {}\n{}", migration.name, migration.sql.trim_end());
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn migrate<D: SqlTarget>(args: &Migrate, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
     if args.check {
         let pending = store.pending().await?;
         say(
@@ -41,11 +56,11 @@ async fn migrate<D: SqlTarget>(args: &Migrate, store: &SqlStore<D>) -> Result<Ex
 
 fn say(args: &Migrate, what: &str, versions: &[u32], migrations: &[Migration]) {
     if args.json {
-        println!("{}", json!({ what: versions }));
+        say!("{}", json!({ what: versions }));
     } else if versions.is_empty() {
-        println!("the schema is up to date");
+        say!("the schema is up to date");
     } else {
         let named = migrations.iter().filter(|migration| versions.contains(&migration.version));
-        named.for_each(|migration| println!("{what} {}", migration.name));
+        named.for_each(|migration| say!("{what} {}", migration.name));
     }
 }

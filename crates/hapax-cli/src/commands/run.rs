@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hapax::sql::SqlStore;
-use hapax::{Error, Health, Summary};
+use hapax::{Code, Error, ErrorKind, Health, Summary};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::config::log::LogFormat;
 use crate::consume::{Configured, at_source, build, check_source};
 use crate::open::{self, with_store};
+use crate::out::say;
 use crate::sql::SqlTarget;
 use crate::trouble::Trouble;
 use crate::{admin, logs, progress, shutdown};
@@ -24,7 +25,7 @@ use crate::{admin, logs, progress, shutdown};
 /// Runs, checks or prints defaults.
 pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
     let Some(path) = args.config.as_deref().filter(|_| !args.print_defaults) else {
-        print!("{}", Config::defaults());
+        say!("{}", Config::defaults().trim_end());
         return Ok(ExitCode::SUCCESS);
     };
     let config = open::config(path)?;
@@ -38,25 +39,23 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
 
 /// Asks everything that `run` would ask, and changes nothing.
 async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+    check_connections(config)?;
     let pending = store.pending().await?;
     let applies = config.store.migrate == crate::config::store::Migrate::Apply;
     if !applies {
         open::ready(config, store).await?;
     }
     for migration in &pending {
-        println!("would apply {}", migration.name);
+        say!("would apply {}", migration.name);
     }
     for settings in config.consumers.values() {
         if pending.is_empty() {
             drop(build(config, settings, store).await?);
         } else {
-            println!(
-                "consumer {}: its statements can be checked once the tables are there",
-                settings.name.value
-            );
+            say!("consumer {}: its statements can be checked once the tables are there", settings.name.value);
         }
         check_source(config, settings, store).await?;
-        println!("consumer {}: ok", settings.name.value);
+        say!("consumer {}: ok", settings.name.value);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -67,6 +66,7 @@ async fn consume<D: SqlTarget>(
     store: &SqlStore<D>,
     args: &Run,
 ) -> Result<ExitCode, Trouble> {
+    check_connections(config)?;
     open::ready(config, store).await?;
     let mut consumers = Vec::new();
     for (name, settings) in &config.consumers {
@@ -88,6 +88,16 @@ async fn consume<D: SqlTarget>(
     }
     print_summary(&ended?, args.json);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each worker keeps a connection, and the consumers share the store's.
+fn check_connections(config: &Config) -> Result<(), Trouble> {
+    let workers: u32 = config.consumers.values().map(|settings| settings.policy.concurrency.value).sum();
+    if workers <= config.store.pool.value {
+        return Ok(());
+    }
+    let context = format!("the consumers have {workers} workers together, and the store {} connections", config.store.pool.value);
+    Err(open::placed(config, &config.store.pool, Error::new(ErrorKind::Setup, Code::TooFewConnections, context)))
 }
 
 /// Runs the consumers side by side; the first error stops the others in order.
@@ -131,7 +141,6 @@ async fn run_all<D: SqlTarget>(
 }
 
 fn is_of_source(error: &Error) -> bool {
-    use hapax::Code;
     matches!(
         error.code(),
         Code::BrokerUnavailable | Code::BrokerRefused | Code::QueueMissing | Code::SourceUnreadable
@@ -188,15 +197,15 @@ fn print_summary(consumers: &BTreeMap<String, Summary>, as_json: bool) {
         total(consumers.values().copied());
     if as_json {
         let counts = Counts { handled, duplicates, retried, dead, ambiguous, waiting };
-        println!("{}", serde_json::to_string(&counts).unwrap_or_default()); // integers only: cannot fail
+        say!("{}", serde_json::to_string(&counts).unwrap_or_default()); // integers only: cannot fail
         return;
     }
     for (name, Summary { handled, duplicates, retried, dead, ambiguous, waiting, .. }) in consumers {
-        println!(
+        say!(
             "{name}: {handled} handled, {duplicates} duplicates, {retried} retried, {dead} dead, {ambiguous} ambiguous, {waiting} waiting"
         );
     }
     if dead > 0 {
-        println!("`hapax dead list` tells why {dead} were set aside");
+        say!("`hapax dead list` tells why {dead} were set aside");
     }
 }

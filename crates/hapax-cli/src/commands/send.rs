@@ -10,6 +10,7 @@ use serde_json::json;
 use crate::args::Send;
 use crate::config::broker::Connection;
 use crate::open::{self, AnyStore, with_store};
+use crate::out::say;
 use crate::progress;
 use crate::trouble::{FINDINGS, Trouble};
 
@@ -51,9 +52,9 @@ pub(crate) async fn run(args: Send) -> Result<ExitCode, Trouble> {
     target.close().await;
     let unsent = messages.len() as u64 - sent;
     if args.json {
-        println!("{}", json!({ "sent": sent, "unsent": unsent }));
+        say!("{}", json!({ "sent": sent, "unsent": unsent }));
     } else {
-        println!("{sent} sent to {}", args.queue);
+        say!("{sent} sent to {}", args.queue);
     }
     match refused.into_iter().next() {
         None => Ok(ExitCode::SUCCESS),
@@ -114,7 +115,8 @@ fn pointer(text: &str) -> Result<Part, Trouble> {
 }
 
 async fn target(args: &Send) -> Result<Target, Trouble> {
-    let target = match (&args.broker, &args.config, &args.to, &args.store) {
+    let url = args.store.clone().or_else(|| std::env::var("HAPAX_STORE").ok());
+    let target = match (&args.broker, &args.config, &args.to, &url) {
         (Some(url), None, _, _) => Target::rabbit(url)?,
         (_, Some(path), Some(name), _) => {
             let config = open::config(path)?;

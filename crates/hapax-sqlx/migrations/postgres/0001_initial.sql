@@ -23,7 +23,9 @@ CREATE TABLE hapax.inbox (
     result       bytea,
     PRIMARY KEY (consumer, id)
 );
--- What retention reads: whole minutes, so that equal keys share one entry and the index stays small.
+-- What retention reads. Whole minutes, so that equal keys share one entry: 9 bytes a row, and always
+-- inserted at the end. A BRIN index would be smaller still, but space that a purge frees is used again,
+-- after which its ranges hold old and new rows alike and it finds nothing.
 CREATE INDEX inbox_age ON hapax.inbox (consumer, (processed_at / 60000000));
 
 CREATE TABLE hapax.waiting (
@@ -159,7 +161,8 @@ CREATE TABLE hapax.queue (
     label       text             NOT NULL,
     body        bytea            NOT NULL
 ) WITH (fillfactor = 70);
-CREATE INDEX queue_next ON hapax.queue (queue, number);
+-- An expression, so that no plan for one queue walks the primary key through another queue's messages.
+CREATE INDEX queue_next ON hapax.queue (queue, (number + 0));
 
 INSERT INTO hapax.schema_version (version, name, applied_at)
 VALUES (1, 'initial', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);

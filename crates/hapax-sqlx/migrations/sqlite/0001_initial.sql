@@ -159,7 +159,7 @@ CREATE TABLE hapax_queue (
     label       TEXT    NOT NULL,
     body        BLOB    NOT NULL
 );
-CREATE INDEX hapax_queue_next ON hapax_queue (queue, number);
+CREATE INDEX hapax_queue_next ON hapax_queue (queue, number + 0);
 
 INSERT INTO hapax_schema_version (version, name, applied_at)
 VALUES (1, 'initial', CAST(unixepoch('subsec') * 1000000 AS INTEGER));

@@ -16,9 +16,9 @@ pub trait SourceFixture: Sized + Send + Sync + 'static {
     /// The source.
     type Source: Source;
 
-    /// An empty queue of its own, which goes when the fixture is dropped. Where deliveries are leased, the lease should
-    /// be about a second: the cases wait for it to run out. None if the server it needs is not there, which
-    /// [`require`](crate::servers::require) has noted.
+    /// An empty queue of its own, which goes when the fixture is dropped. Where deliveries are leased, the
+    /// lease should be about a second: the cases wait for it to run out. None if the server it needs is not
+    /// there, which [`require`](crate::servers::require) has noted.
     fn fresh() -> impl Future<Output = Option<Self>>;
 
     /// Publishes a message to the queue and waits until the broker has it.
@@ -40,7 +40,8 @@ pub trait SourceFixture: Sized + Send + Sync + 'static {
     }
 }
 
-/// An envelope as cases compare it: its origin is the source's to say, and headers have no order on some brokers.
+/// An envelope as cases compare it: its origin is the source's to say, and headers have no order on some
+/// brokers.
 fn comparable(mut envelope: Envelope) -> Envelope {
     let mut headers: Vec<(String, String)> =
         envelope.headers.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();

@@ -22,13 +22,13 @@ pub trait StoreFixture: Sized + Send + Sync + 'static {
     /// The store.
     type Store: ConsumerStore + Versions;
 
-    /// Whether one transaction at a time can write, as in SQLite: a rival then waits for its turn, in its process, or is
-    /// refused as [`Busy`](hapax_core::ErrorKind::Busy), where other databases answer [`Busy`](hapax_core::Claim::Busy)
-    /// for the one message.
+    /// Whether one transaction at a time can write, as in SQLite: a rival then waits for its turn, in its
+    /// process, or is refused as [`Busy`](hapax_core::ErrorKind::Busy), where other databases answer
+    /// [`Busy`](hapax_core::Claim::Busy) for the one message.
     const ONE_WRITER: bool = false;
 
-    /// A store on an empty database of its own, which goes when the fixture is dropped, with a table of accounts for
-    /// [`add`](Self::add). None if the server it needs is not there, which
+    /// A store on an empty database of its own, which goes when the fixture is dropped, with a table of
+    /// accounts for [`add`](Self::add). None if the server it needs is not there, which
     /// [`require`](crate::servers::require) has noted.
     fn fresh() -> impl Future<Output = Option<Self>>;
 

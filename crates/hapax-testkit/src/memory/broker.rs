@@ -89,8 +89,8 @@ impl MemoryBroker {
         self.change(|state| state.away = false);
     }
 
-    /// Gives a lane to somebody else: the sources attached now are told, lose what they have of it in flight, and get
-    /// nothing of it until [`give_lane`](Self::give_lane). A source attached later owns it.
+    /// Gives a lane to somebody else: the sources attached now are told, lose what they have of it in flight,
+    /// and get nothing of it until [`give_lane`](Self::give_lane). A source attached later owns it.
     pub fn lose_lane(&self, queue: &str, lane: &str) {
         self.change(|state| state.queue(queue).lose_lane(lane));
     }
@@ -181,8 +181,8 @@ impl MemoryBroker {
 }
 
 impl Publisher for MemoryBroker {
-    /// Routes by destination, or by routing key if that is empty, to a queue of this name. A queue that was never
-    /// [declared](MemoryBroker::declare) makes the message unroutable.
+    /// Routes by destination, or by routing key if that is empty, to a queue of this name. A queue that was
+    /// never [declared](MemoryBroker::declare) makes the message unroutable.
     async fn publish(&self, messages: Vec<Outgoing>) -> Vec<Result<(), Error>> {
         tokio::task::yield_now().await;
         messages.into_iter().map(|message| self.change(|state| state.route(message))).collect()

@@ -123,7 +123,8 @@ impl Database {
             .map(|(place, entry)| (*place, entry))
     }
 
-    /// Whether a waiting or dead message of the key stands before this place; before all of them, if there is none.
+    /// Whether a waiting or dead message of the key stands before this place; before all of them, if there is
+    /// none.
     pub(super) fn is_blocked(
         &self,
         consumer: &ConsumerName,

@@ -41,7 +41,8 @@ impl Inbox for MemoryStore {
 }
 
 impl Database {
-    /// Whether the message has no row, or waits at the place it comes from; a rival who holds it may yet roll back.
+    /// Whether the message has no row, or waits at the place it comes from; a rival who holds it may yet roll
+    /// back.
     fn is_free(&self, consumer: &ConsumerName, key: &Key) -> Result<bool, MemoryError> {
         let scoped = (consumer.clone(), key.id.clone());
         if self.held.contains_key(&scoped) {

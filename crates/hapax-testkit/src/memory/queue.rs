@@ -168,7 +168,8 @@ impl Queue {
         Ok(())
     }
 
-    /// A delivery that is still in flight. A tag is used once, so an old receipt never means another delivery.
+    /// A delivery that is still in flight. A tag is used once, so an old receipt never means another
+    /// delivery.
     fn take(&mut self, tag: u64) -> Result<InFlight, Error> {
         let now = Instant::now();
         self.requeue(|delivery| delivery.until.is_some_and(|until| until <= now));

@@ -8,8 +8,8 @@ use tokio::time::{Instant, sleep_until};
 use super::broker::MemoryBroker;
 use super::queue::{Demand, Handed, Offer};
 
-/// Consumes from one queue of a [`MemoryBroker`]. Dropping it is a lost connection: what it has in flight comes back
-/// redelivered.
+/// Consumes from one queue of a [`MemoryBroker`]. Dropping it is a lost connection: what it has in flight
+/// comes back redelivered.
 #[derive(Debug)]
 pub struct MemorySource {
     settler: MemorySettler,
@@ -102,7 +102,8 @@ impl Source for MemorySource {
         loop {
             let mut changed = std::pin::pin!(broker.changed());
             changed.as_mut().enable();
-            // What is handed over is handed over without a further await, so that dropping this call loses nothing.
+            // What is handed over is handed over without a further await, so that dropping this call loses
+            // nothing.
             match broker.offer(queue, demand) {
                 Offer::Messages(handed) => {
                     return Ok(Fetched::Batch(
@@ -147,8 +148,8 @@ impl Drop for MemorySource {
     }
 }
 
-/// Settles and extends the deliveries of a [`MemorySource`]. A receipt that is no longer in flight is refused, and
-/// nothing happens.
+/// Settles and extends the deliveries of a [`MemorySource`]. A receipt that is no longer in flight is
+/// refused, and nothing happens.
 #[derive(Clone, Debug)]
 pub struct MemorySettler {
     broker: MemoryBroker,

@@ -20,7 +20,8 @@ static STORES: AtomicU64 = AtomicU64::new(1);
 /// How many transactions can be open at once, unless told otherwise.
 const CAPACITY: usize = 64;
 
-/// A store in memory. Clones share its connections; [`reopen`](Self::reopen) makes new ones to the same tables.
+/// A store in memory. Clones share its connections; [`reopen`](Self::reopen) makes new ones to the same
+/// tables.
 #[derive(Clone, Debug)]
 pub struct MemoryStore {
     database: Arc<Mutex<Database>>,

@@ -16,8 +16,8 @@ use super::faults::{MemoryError, Op};
 
 /// A transaction of a [`MemoryStore`](super::MemoryStore) over a table of named values.
 ///
-/// It reads what is committed plus its own changes. As on PostgreSQL, a statement that fails breaks it: a handler that
-/// carries on and returns success is found out at commit ([`ErrorKind::Broken`]).
+/// It reads what is committed plus its own changes. As on PostgreSQL, a statement that fails breaks it: a
+/// handler that carries on and returns success is found out at commit ([`ErrorKind::Broken`]).
 pub struct MemoryTx {
     database: Arc<Mutex<Database>>,
     id: TxId,

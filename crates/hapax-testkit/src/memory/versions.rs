@@ -34,7 +34,8 @@ impl MemoryTx {
         let scoped = (consumer.clone(), entity.to_owned());
         let holder = *database.noted.entry(scoped.clone()).or_insert(self.id());
         if holder != self.id() {
-            // A real database waits for its turn here; nothing waits in memory, so the transaction is to run again.
+            // A real database waits for its turn here; nothing waits in memory, so the transaction is to run
+            // again.
             let context = format!("another transaction has taken note of `{entity}`");
             return Err(MemoryError::new(ErrorKind::Conflict, context).into());
         }

@@ -50,7 +50,8 @@ pub(crate) fn messages() -> Vec<String> {
         };
         format!(r#"{{"id":"m{n}","key":"k{}","do":"{what}"}}"#, n % 7)
     };
-    let mut lines: Vec<String> = (0..20).flat_map(|n| std::iter::repeat_n(line(n), if n % 3 == 0 { 2 } else { 1 })).collect();
+    let mut lines: Vec<String> =
+        (0..20).flat_map(|n| std::iter::repeat_n(line(n), if n % 3 == 0 { 2 } else { 1 })).collect();
     lines.extend((0..20).step_by(3).map(line));
     lines
 }
@@ -85,8 +86,12 @@ pub(crate) async fn effects(url: &str) -> BTreeMap<String, i64> {
 
 /// The ids that were set aside, with their reasons.
 pub(crate) async fn dead<D: Dialect>(store: &SqlStore<D>) -> Vec<(String, String)> {
-    let letters = store.dead(&DeadFilter { limit: 1_000, ..DeadFilter::default() }).await.expect("letters are listed");
-    letters.into_iter().map(|letter| (letter.id.map(|id| id.to_string()).unwrap_or_default(), letter.reason)).collect()
+    let letters =
+        store.dead(&DeadFilter { limit: 1_000, ..DeadFilter::default() }).await.expect("letters are listed");
+    letters
+        .into_iter()
+        .map(|letter| (letter.id.map(|id| id.to_string()).unwrap_or_default(), letter.reason))
+        .collect()
 }
 
 /// Kills a subject at a step and runs it again to its end.

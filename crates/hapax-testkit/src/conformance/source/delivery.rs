@@ -81,8 +81,8 @@ pub async fn it_waits_for_what_is_published<F: SourceFixture>(fixture: &F) {
     }
 }
 
-/// A worker's task is cancelled at every await of `next`: what was on its way comes with a later call. Only what the
-/// broker hands over anew may come twice.
+/// A worker's task is cancelled at every await of `next`: what was on its way comes with a later call. Only
+/// what the broker hands over anew may come twice.
 pub async fn case_43_a_fetch_cancelled_anywhere_loses_nothing<F: SourceFixture>(fixture: &F) {
     let published = numbered(30);
     publish_all(fixture, &published).await;

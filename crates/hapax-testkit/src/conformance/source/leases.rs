@@ -6,7 +6,8 @@ use hapax_core::{Settler as _, Source as _};
 use super::SourceFixture;
 use super::by_hand::{ByHand, id, ids, message};
 
-/// A live handler keeps its delivery however long it takes; another delivery, which nobody extends, tells the time.
+/// A live handler keeps its delivery however long it takes; another delivery, which nobody extends, tells the
+/// time.
 pub async fn case_13_an_extended_delivery_is_not_taken_away<F: SourceFixture>(fixture: &F) {
     let mut source = ByHand::<F>::open(fixture).await;
     let Some(period) = source.source.capabilities().extend_every else { return };

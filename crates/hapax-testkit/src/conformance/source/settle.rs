@@ -8,8 +8,8 @@ use hapax_core::{Delivery, Settler as _, Source as _};
 use super::SourceFixture;
 use super::by_hand::{ByHand, distinct, id, ids, message, numbered, publish_all};
 
-/// What is acked is forgotten, by the broker and not only by the connection. A message that was not acked tells when
-/// the broker has taken everything back.
+/// What is acked is forgotten, by the broker and not only by the connection. A message that was not acked
+/// tells when the broker has taken everything back.
 pub async fn an_acked_message_never_comes_again<F: SourceFixture>(fixture: &F) {
     publish_all(fixture, &numbered(6)).await;
     let mut source = ByHand::<F>::open(fixture).await;

@@ -17,7 +17,8 @@ pub(super) const LONG: Duration = Duration::from_mins(10);
 /// A transaction of the store under test.
 pub(super) type Tx<F> = <<F as StoreFixture>::Store as Store>::Tx;
 
-/// A consumer whose every step the case takes itself. The effect of a message is one more in the account of its id.
+/// A consumer whose every step the case takes itself. The effect of a message is one more in the account of
+/// its id.
 pub(super) struct ByHand<F: StoreFixture> {
     pub(super) store: F::Store,
     pub(super) consumer: ConsumerName,
@@ -124,7 +125,8 @@ impl<F: StoreFixture> ByHand<F> {
         claims[0]
     }
 
-    /// A message out of the waiting room: claimed with its place, handled if it is new, its row settled, committed.
+    /// A message out of the waiting room: claimed with its place, handled if it is new, its row settled,
+    /// committed.
     pub(super) async fn deliver_waiting(&self, waiting: &Waiting) -> Claim {
         let (mut tx, claims) = self.claim(&[key_at(waiting)]).await;
         if claims == [Claim::New] {

@@ -146,7 +146,8 @@ pub async fn an_ambiguous_message_can_be_handled_or_set_aside<F: StoreFixture>(f
     assert_eq!(orders.deliver(&message).await, Claim::Dead { other_payload: false });
 }
 
-/// Order does not hide ambiguity: a message that were parked unseen would be handled later without a question.
+/// Order does not hide ambiguity: a message that were parked unseen would be handled later without a
+/// question.
 pub async fn an_ambiguous_message_of_a_held_key_is_ambiguous<F: StoreFixture>(fixture: &F) {
     let orders = ByHand::new(fixture);
     handle_sent(&orders, "purged", at(-2)).await;

@@ -74,7 +74,8 @@ pub async fn case_04_of_fifty_at_once_exactly_one_commits<F: StoreFixture>(fixtu
     assert_eq!(ByHand::new(fixture).answer(key("a")).await, DUPLICATE);
 }
 
-/// Whoever comes second never waits for the first: the one message is busy, and the others of the batch go on.
+/// Whoever comes second never waits for the first: the one message is busy, and the others of the batch go
+/// on.
 pub async fn a_message_held_by_a_rival_is_busy_and_the_others_are_not<F: StoreFixture>(fixture: &F) {
     let orders = ByHand::new(fixture);
     let held = orders.take(key("b")).await;

@@ -74,7 +74,8 @@ pub async fn case_43_a_claim_cancelled_anywhere_holds_nothing<F: StoreFixture>(f
     open_all(&orders).await;
 }
 
-/// A worker's task is cancelled at every await of `finish`: the outcome is unknown, but it is one or the other.
+/// A worker's task is cancelled at every await of `finish`: the outcome is unknown, but it is one or the
+/// other.
 pub async fn case_43_a_commit_cancelled_anywhere_is_whole_or_nothing<F: StoreFixture>(fixture: &F) {
     let orders = ByHand::new(fixture);
     let mut effects = 0;
@@ -103,8 +104,8 @@ pub async fn as_many_can_be_open_as_it_says<F: StoreFixture>(fixture: &F) {
     assert_eq!(orders.deliver(&message("a")).await, Claim::New);
 }
 
-/// Opens as many transactions as the store allows, each with a message of its own, and rolls them back. Where one at a
-/// time can write, the others of its capacity are those who wait for their turn.
+/// Opens as many transactions as the store allows, each with a message of its own, and rolls them back. Where
+/// one at a time can write, the others of its capacity are those who wait for their turn.
 async fn open_all<F: StoreFixture>(orders: &ByHand<F>) {
     let at_once = if F::ONE_WRITER { 1 } else { orders.store.capacity() };
     let mut open = Vec::new();
