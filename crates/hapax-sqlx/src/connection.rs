@@ -88,7 +88,7 @@ impl<D: Dialect> Connections<D> {
         let warm = self.main.idle().pop();
         let raw = match warm {
             Some((raw, _)) => raw,
-            None => self.open().await?,
+            None => self.open_guarded().await?,
         };
         Ok(self.hold(raw, &self.main, permit, writer))
     }
@@ -98,7 +98,7 @@ impl<D: Dialect> Connections<D> {
         tracing::debug!(store = %self.place, "a connection was lost, connecting again");
         self.main.idle().clear();
         drop(stale.raw.take());
-        stale.raw = Some(self.open().await?);
+        stale.raw = Some(self.open_guarded().await?);
         Ok(stale)
     }
 
@@ -169,6 +169,17 @@ impl<D: Dialect> Connections<D> {
         }
     }
 
+    /// A connection on which nothing commits but `finish`.
+    async fn open_guarded(&self) -> Result<Raw<D>> {
+        let mut raw = self.open().await?;
+        let guarded = answered(self.limits.connect, D::guard(&mut raw)).await;
+        if guarded.map_err(failed::<D>("cannot set up a connection"))? {
+            return Ok(raw);
+        }
+        let context = format!("the {} takes no writes", self.place);
+        Err(Error::new(ErrorKind::Unavailable, Code::StoreReadOnly, context))
+    }
+
     async fn open(&self) -> Result<Raw<D>> {
         let opened = answered(self.limits.connect, D::open(&self.options)).await;
         opened.map_err(|error| {
@@ -219,6 +230,14 @@ impl<D: Dialect> Held<D> {
     ) -> Result<Vec<D::Row>, sqlx::Error> {
         let answer = self.answer;
         answered(answer, D::fetch(self.conn(), sql, values)).await
+    }
+
+    /// Runs the ending of a transaction, which alone may commit.
+    pub(crate) async fn end(&mut self, ending: SqlStr) -> Result<(), sqlx::Error> {
+        D::let_commit(&self.raw().brake, true);
+        let ended = self.run(ending).await;
+        D::let_commit(&self.raw().brake, false);
+        ended
     }
 
     /// How long an answer may take.

@@ -92,6 +92,10 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const SKIP_LOCKED: &'static str;
     /// True unless a rival's transaction holds the message of the texts `$1`, `$2`.
     const UNHELD: &'static str;
+    /// The sentinel and the commit.
+    const ENDING: &'static str;
+    /// Lets the ending commit, as a part of its text.
+    const LET_COMMIT: &'static str;
     /// Begins a transaction that writes, without the sentinel.
     const BEGIN: &'static str;
     /// Gives out a place without inserting a row.
@@ -135,6 +139,12 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
 
     /// Opens a connection on which `BEGIN` and `COMMIT` are ours and nested `begin`s are savepoints.
     fn open(options: &Options<Self>) -> impl Future<Output = Result<Raw<Self>, sqlx::Error>> + Send;
+    /// Takes from everybody but `finish` the means to commit on a connection, so that a handler that ends
+    /// the transaction harms nobody: neither its COMMIT nor a statement after its ROLLBACK takes effect.
+    /// Answers whether the database takes writes at all.
+    fn guard(raw: &mut Raw<Self>) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    /// Gives `finish` the means to commit, or takes them back, where that is not a matter of its text.
+    fn let_commit(brake: &Self::Brake, allowed: bool);
     /// Runs a text of several statements. `sql` is always the same, or seldom.
     fn run(conn: &mut Self::Connection, sql: SqlStr) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     /// Runs a statement and says how many rows it touched.
@@ -185,6 +195,10 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn lacks_schema(code: &str) -> bool;
     /// Whether a code, as an answer to `finish`, says that the transaction is not ours.
     fn is_broken(code: &str) -> bool;
+    /// Whether a code, out of a handler, says that it ended the transaction or tried to.
+    fn is_guarded(code: &str) -> bool;
+    /// Whether a code, as an answer to the beginning, says that the server takes no writes.
+    fn begins_read_only(code: &str) -> bool;
     /// Whether a code says that the session ended, so that a commit in flight may have taken effect.
     fn is_session_end(code: &str) -> bool;
 

@@ -35,6 +35,25 @@ pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
     }
 }
 
+/// The same for an error that came out of a handler, which runs on a guarded connection.
+fn meaning_in_handler<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
+    match code_of(error) {
+        Some(code) if D::is_guarded(&code) => (ErrorKind::Broken, Code::TransactionBroken),
+        _ => meaning::<D>(error),
+    }
+}
+
+/// An error of beginning a transaction.
+pub(crate) fn not_begun<D: Dialect>(error: sqlx::Error) -> Error {
+    const ATTEMPT: &str = "cannot claim messages";
+    match code_of(&error) {
+        Some(code) if D::begins_read_only(&code) => {
+            Error::new(ErrorKind::Unavailable, Code::StoreReadOnly, ATTEMPT).because(error)
+        }
+        _ => failed::<D>(ATTEMPT)(error),
+    }
+}
+
 /// Whether the connection is gone, as far as the driver can tell.
 fn is_lost(error: &sqlx::Error) -> bool {
     matches!(
@@ -69,7 +88,7 @@ pub(crate) fn kind_of<D: Dialect>(error: &(dyn StdError + 'static)) -> Option<(E
             return Some((ours.kind(), ours.code()));
         }
         if let Some(drivers) = error.downcast_ref::<sqlx::Error>() {
-            return Some(meaning::<D>(drivers));
+            return Some(meaning_in_handler::<D>(drivers));
         }
         next = error.source();
     }

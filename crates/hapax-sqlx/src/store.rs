@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::connection::{Connections, Held, Limits};
 use crate::dialect::{Dialect, Opening, Options, Wanted, int};
-use crate::error::{Result, failed, is_broken, is_unknown, kind_of, meaning};
+use crate::error::{Result, failed, is_broken, is_unknown, kind_of, meaning, not_begun};
 use crate::statements::Statements;
 use crate::transaction::SqlTx;
 
@@ -92,7 +92,7 @@ impl<D: Dialect> SqlStore<D> {
                 if !is_unknown::<D>(&error) {
                     held.roll_back().await;
                 }
-                Err(failed::<D>("cannot claim messages")(error))
+                Err(not_begun::<D>(error))
             }
         }
     }
@@ -141,7 +141,7 @@ impl<D: Dialect> Store for SqlStore<D> {
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
         let ending = tx.ending(&self.inner.schema, self.inner.instance);
         crash_point!("store-before-commit");
-        if let Err(error) = tx.held.run(ending).await {
+        if let Err(error) = tx.held.end(ending).await {
             return Err(self.unfinished(tx, error).await);
         }
         crash_point!("store-after-commit");

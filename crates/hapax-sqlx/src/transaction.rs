@@ -39,9 +39,10 @@ impl<D: Dialect> SqlTx<D> {
     /// parameters.
     pub(crate) fn ending(&self, schema: &str, store: u64) -> SqlStr {
         if self.meta.settled.is_empty() && self.meta.erased_starts.is_empty() {
-            return SqlStr::from_static("RELEASE SAVEPOINT hapax; COMMIT");
+            return SqlStr::from_static(D::ENDING);
         }
         let mut text = String::from("RELEASE SAVEPOINT hapax; ");
+        text.push_str(D::LET_COMMIT);
         forget_queued(&mut text, &D::table(schema, "queue"), &self.queued(store));
         forget_waiting(&mut text, &D::table(schema, "waiting"), &self.waiting());
         self.erase_starts(&mut text, &D::table(schema, "starts"));

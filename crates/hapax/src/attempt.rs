@@ -332,6 +332,10 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         let Failure::Retry(fault) = &failure else { return Setback::Failed { range, failure } };
         match self.store.kind_of(fault.error().as_ref()) {
             Some((ErrorKind::Conflict, _)) => Setback::Conflict,
+            Some((ErrorKind::Broken, code)) => Setback::Broken(
+                Error::new(ErrorKind::Broken, code, "the handler ended the transaction")
+                    .because(fault.to_string()),
+            ),
             Some((ErrorKind::Unavailable, code)) => {
                 Setback::Away(Error::new(ErrorKind::Unavailable, code, fault.to_string()))
             }

@@ -28,7 +28,7 @@ use crate::room::Alarm;
 use crate::shared::{
     Batch, Classify, Handlers, OtherPayload, Prepares, Settings, Shared, Strategy, UnknownType,
 };
-use crate::suspicion::{Suspicion, beat, enlist};
+use crate::suspicion::{Suspicion, enlist};
 use crate::worker::Worker;
 
 /// How often the end of a run is looked for.
@@ -261,6 +261,11 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
     /// error means that the consumer could not be set up (schema, credentials, a missing queue) or
     /// that its source failed for good.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
+        // Boxed, since the whole consumer lives in this future and would swell every caller's.
+        Box::pin(self.run_to_end(shutdown)).await
+    }
+
+    async fn run_to_end(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
         let Self { name, store, mut source, format, settings, handlers, prepares, classify, vitals } = self;
         check_capacity(&store, &settings)?;
         store.check().await?;
@@ -424,13 +429,9 @@ impl Crew {
 
         let mut side = JoinSet::new();
         let (store, consumer) = (shared.store.clone(), shared.consumer.clone());
-        side.spawn(beat(
-            store.clone(),
-            consumer.clone(),
-            instance.clone(),
-            Arc::clone(&shared.suspicion),
-            done.clone(),
-        ));
+        let myself = instance.clone();
+        let (beating, until) = (Arc::clone(shared), done.clone());
+        side.spawn(async move { beating.beat(myself, until).await });
         side.spawn(renew_waiting(Arc::clone(&shared.hands), store.clone(), consumer.clone(), done.clone()));
         if let Some(every) = extend_every {
             side.spawn(extend_deliveries(

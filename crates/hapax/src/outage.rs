@@ -48,11 +48,13 @@ impl Outage {
     }
 
     /// Asks the store until it answers; false when `stop` came first. However many workers find the
-    /// store away, only one of them asks, so that a recovering server is not run over.
+    /// store away, only one of them asks, so that a recovering server is not run over. `times` is how often
+    /// the same work met the same: a store that answers questions and refuses work is asked less and less.
     pub(crate) async fn wait_until_back<S: Store>(
         &self,
         store: &S,
         error: &Error,
+        times: u32,
         stop: &CancellationToken,
     ) -> bool {
         let seen = self.ended.load(Ordering::SeqCst);
@@ -65,7 +67,7 @@ impl Outage {
         }
         warn!(%error, "the store is away; fetching stops until it is back");
         self.set_away(true);
-        let back = ask(store, stop).await;
+        let back = ask(store, times, stop).await;
         if back {
             info!("the store is back");
             self.ended.fetch_add(1, Ordering::SeqCst);
@@ -76,8 +78,8 @@ impl Outage {
     }
 }
 
-async fn ask<S: Store>(store: &S, stop: &CancellationToken) -> bool {
-    let mut pause = FIRST;
+async fn ask<S: Store>(store: &S, times: u32, stop: &CancellationToken) -> bool {
+    let mut pause = FIRST.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST);
     loop {
         tokio::select! {
             () = stop.cancelled() => return false,

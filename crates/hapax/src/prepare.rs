@@ -24,7 +24,8 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         let rows = match self.store.look(&self.consumer, &ids).await {
             Ok(rows) => rows,
             Err(error) => {
-                self.outage.wait_until_back(&self.store, &error, &self.abort).await;
+                segment.lost += 1;
+                self.outage.wait_until_back(&self.store, &error, segment.lost, &self.abort).await;
                 return None;
             }
         };

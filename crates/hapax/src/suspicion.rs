@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, InstanceBeat, InstanceId, Instances, Timestamp};
+use hapax_core::{ConsumerName, ConsumerStore, ErrorKind, InstanceBeat, InstanceId, Instances, Timestamp};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::job::Suspect;
 use crate::keeper::wait;
+use crate::shared::Shared;
 
 /// How often an instance gives a sign of life.
 const BEAT: Duration = Duration::from_secs(2);
@@ -82,18 +83,18 @@ impl Suspicion {
     }
 }
 
-/// Gives signs of life and notes the others', until `done`.
-pub(crate) async fn beat<S: Instances>(
-    store: S,
-    consumer: ConsumerName,
-    instance: InstanceId,
-    suspicion: std::sync::Arc<Suspicion>,
-    done: CancellationToken,
-) {
-    while !wait(BEAT, &done).await {
-        match store.beat(&consumer, &instance, FORGET).await {
-            Ok(beats) => suspicion.note(beats),
-            Err(error) => warn!(%error, "the sign of life could not be given"),
+impl<S: ConsumerStore, T, R> Shared<S, T, R> {
+    /// Gives signs of life and notes the others', until `done`. A store that takes none is away, even if
+    /// no message shows it: a database that was made read-only must not be fetched for.
+    pub(crate) async fn beat(&self, instance: InstanceId, done: CancellationToken) {
+        while !wait(BEAT, &done).await {
+            match self.store.beat(&self.consumer, &instance, FORGET).await {
+                Ok(beats) => self.suspicion.note(beats),
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    self.outage.wait_until_back(&self.store, &error, 1, &done).await;
+                }
+                Err(error) => warn!(%error, "the sign of life could not be given"),
+            }
         }
     }
 }

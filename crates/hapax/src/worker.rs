@@ -193,7 +193,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
             Setback::Unknown(error) => {
                 segment.jobs.iter_mut().for_each(|job| job.uncertain = true);
-                self.outage.wait_until_back(&self.store, &error, &self.abort).await;
+                self.outage.wait_until_back(&self.store, &error, 1, &self.abort).await;
                 stack.push(segment);
             }
             Setback::Away(error) => self.after_loss(worker, segment, error, stack).await,
@@ -242,7 +242,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             return push_halves(segment, stack);
         }
         segment.lost += 1;
-        self.outage.wait_until_back(&self.store, &error, &self.abort).await;
+        self.outage.wait_until_back(&self.store, &error, segment.lost, &self.abort).await;
         stack.push(segment);
     }
 

@@ -16,7 +16,9 @@ const APPLICATION: &str = "hapax";
 
 /// One statement for all keys. The advisory locks make a rival's uncommitted claim an answer instead
 /// of a wait; they are taken before anything is inserted and end with the transaction. A row that a
-/// rival committed after this statement's snapshot is neither inserted nor seen: a rival, too.
+/// rival committed after this statement's snapshot is neither inserted nor seen: a rival, too. The
+/// waiting row is looked up by a scalar subquery, which no plan made while the waiting room was empty
+/// can turn into a scan of it.
 const CLAIM: &str = "\
 WITH keys AS MATERIALIZED (
     SELECT k.*, pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || k.id, {seed})) AS locked
@@ -31,7 +33,7 @@ WITH keys AS MATERIALIZED (
     UPDATE {inbox} i SET state = 0, processed_at = {now}
     FROM keys k
     WHERE k.locked AND k.place IS NOT NULL AND i.consumer = $1 AND i.id = k.id AND i.state = 1
-      AND EXISTS (SELECT 1 FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1 AND w.id = k.id)
+      AND (SELECT w.id FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1) = k.id
     RETURNING i.id
 )
 SELECT CASE WHEN NOT k.locked THEN 3 WHEN n.id IS NOT NULL THEN 0 WHEN u.id IS NOT NULL THEN 1
@@ -63,6 +65,8 @@ impl Driver for Postgres {
     const GREATEST: &'static str = "greatest";
     const SKIP_LOCKED: &'static str = "FOR UPDATE SKIP LOCKED";
     const UNHELD: &'static str = "pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, {seed}))";
+    const ENDING: &'static str = "RELEASE SAVEPOINT hapax; SET LOCAL hapax_claim.open = 'off'; COMMIT";
+    const LET_COMMIT: &'static str = "SET LOCAL hapax_claim.open = 'off'; ";
     const BEGIN: &'static str = "BEGIN ISOLATION LEVEL READ COMMITTED"; // whatever the user's default is
     const NEW_PLACE: &'static str = "SELECT nextval(pg_get_serial_sequence('{waiting}', 'number'))";
     const LAST_DEAD: &'static str =
@@ -136,6 +140,20 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         Self::run(&mut conn, SqlStr::from_static("ROLLBACK")).await?;
         Ok(Raw { conn, brake: pid })
     }
+
+    /// What runs outside our transaction is read-only; what commits it with claims in it meets the
+    /// trigger of the migration.
+    async fn guard(raw: &mut Raw<Self>) -> Result<bool, sqlx::Error> {
+        const READ_ONLY: &str = "SELECT current_setting('default_transaction_read_only') = 'on'";
+        let read_only = sqlx::query(READ_ONLY).fetch_one(&mut raw.conn).await?.try_get(0)?;
+        if read_only {
+            return Ok(false);
+        }
+        Self::run(&mut raw.conn, SqlStr::from_static("SET default_transaction_read_only = on")).await?;
+        Ok(true)
+    }
+
+    fn let_commit(_pid: &i32, _allowed: bool) {}
 
     async fn run(conn: &mut Self::Connection, sql: SqlStr) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(sql).execute(conn).await?;
@@ -225,6 +243,15 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         matches!(code, "25P01" | "25P02" | "3B001")
     }
 
+    fn is_guarded(code: &str) -> bool {
+        // refused by the trigger; a write outside our transaction, since ours began with READ WRITE
+        matches!(code, "HX050" | "25006")
+    }
+
+    fn begins_read_only(code: &str) -> bool {
+        code == "0A000" // READ WRITE during recovery
+    }
+
     fn is_session_end(code: &str) -> bool {
         code.starts_with("57P") || code.starts_with("08")
     }
@@ -238,9 +265,14 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 }
 
 fn begin(timeout: Option<Duration>) -> SqlStr {
-    let Some(timeout) = timeout else { return SqlStr::from_static("BEGIN; SAVEPOINT hapax") };
+    let Some(timeout) = timeout else {
+        return SqlStr::from_static("BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SAVEPOINT hapax");
+    };
     let millis = timeout.as_millis().clamp(1, 2_147_483_647); // zero would mean no limit
-    AssertSqlSafe(format!("BEGIN; SET LOCAL statement_timeout = {millis}; SAVEPOINT hapax")).into_sql_str()
+    let begin = format!(
+        "BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SET LOCAL statement_timeout = {millis}; SAVEPOINT hapax"
+    );
+    AssertSqlSafe(begin).into_sql_str()
 }
 
 fn claim_values(Wanted { consumer, keys }: Wanted<'_>) -> Vec<Value> {

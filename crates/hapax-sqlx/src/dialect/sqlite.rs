@@ -43,8 +43,17 @@ RETURNING id";
 
 const REST: &str = "SELECT id, state, digest FROM {inbox} WHERE consumer = $1 AND id {in_texts $2}";
 
+/// What a connection is told from outside.
+#[derive(Debug, Default)]
+pub struct Signals {
+    /// Stop at the next look.
+    stop: AtomicBool,
+    /// A commit is ours.
+    commit: AtomicBool,
+}
+
 impl Driver for Sqlite {
-    type Brake = Arc<AtomicBool>;
+    type Brake = Arc<Signals>;
 
     const TITLE: &'static str = "SQLite";
     const ONE_WRITER: bool = true;
@@ -52,6 +61,8 @@ impl Driver for Sqlite {
     const GREATEST: &'static str = "max";
     const SKIP_LOCKED: &'static str = "";
     const UNHELD: &'static str = "true";
+    const ENDING: &'static str = "RELEASE SAVEPOINT hapax; COMMIT";
+    const LET_COMMIT: &'static str = "";
     const BEGIN: &'static str = "BEGIN IMMEDIATE";
     const NEW_PLACE: &'static str =
         "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
@@ -122,13 +133,24 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
         let mut conn = SqliteConnection::connect_with(options).await?;
-        let brake = Arc::new(AtomicBool::new(false));
+        let brake = Arc::<Signals>::default();
         let pulled = Arc::clone(&brake);
-        conn.lock_handle().await?.set_progress_handler(STEPS, move || !pulled.load(Ordering::Relaxed));
+        conn.lock_handle().await?.set_progress_handler(STEPS, move || !pulled.stop.load(Ordering::Relaxed));
         let depth = conn.begin().await?;
         std::mem::forget(depth); // sqlx counts one transaction from here on, so that nested ones are savepoints
         Self::run(&mut conn, SqlStr::from_static("ROLLBACK")).await?;
         Ok(Raw { conn, brake })
+    }
+
+    /// The hook refuses every commit but ours, and so every statement that runs outside a transaction.
+    async fn guard(raw: &mut Raw<Self>) -> Result<bool, sqlx::Error> {
+        let signals = Arc::clone(&raw.brake);
+        raw.conn.lock_handle().await?.set_commit_hook(move || signals.commit.load(Ordering::SeqCst));
+        Ok(true)
+    }
+
+    fn let_commit(signals: &Self::Brake, allowed: bool) {
+        signals.commit.store(allowed, Ordering::SeqCst);
     }
 
     async fn run(conn: &mut Self::Connection, sql: SqlStr) -> Result<(), sqlx::Error> {
@@ -198,6 +220,14 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         code == "1" // SQLITE_ERROR: no such savepoint, no transaction; nothing else in `finish` answers so
     }
 
+    fn is_guarded(code: &str) -> bool {
+        code == "531" // SQLITE_CONSTRAINT_COMMITHOOK
+    }
+
+    fn begins_read_only(_code: &str) -> bool {
+        false
+    }
+
     fn is_session_end(_code: &str) -> bool {
         false
     }
@@ -208,7 +238,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn stop(brake: &Self::Brake) {
-        brake.store(true, Ordering::Relaxed);
+        brake.stop.store(true, Ordering::Relaxed);
     }
 }
 
