@@ -25,17 +25,50 @@ use crate::trouble::Trouble;
 /// A consumer as it comes out of a configuration.
 pub(crate) type Configured<D> = Consumer<SqlStore<D>, BoxSource>;
 
-/// Builds a consumer; its statements are proven, its source is not yet opened.
-pub(crate) async fn build<D: SqlTarget>(
+/// What a consumer is made of beside its source.
+pub(crate) struct Parts {
+    format: Format,
+    handlers: Vec<(String, SqlHandler)>,
+}
+
+/// Asks the database about every statement of a consumer.
+pub(crate) async fn parts<D: SqlTarget>(
     config: &Config,
     settings: &Settings,
     store: &SqlStore<D>,
+) -> Result<Parts, Trouble> {
+    let format = format(config, settings)?;
+    let mut handlers = Vec::with_capacity(settings.on.len());
+    for (kind, handler) in &settings.on {
+        handlers.push((kind.clone(), prove(config, handler, store).await?));
+    }
+    Ok(Parts { format, handlers })
+}
+
+/// Opens a consumer's source.
+pub(crate) async fn open_source<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+) -> Result<BoxSource, Trouble> {
+    let mut source = source(config, settings, store)?;
+    let opened = source.prepare(to_usize(settings.in_flight())).await;
+    opened.map_err(|error| at_source(config, settings, error))?;
+    Ok(source)
+}
+
+/// Puts a consumer together.
+pub(crate) fn build<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+    source: BoxSource,
+    parts: Parts,
 ) -> Result<Configured<D>, Trouble> {
-    let source = source(config, settings, store)?;
     let policy = &settings.policy;
-    let mut consumer = Consumer::new(&settings.name.value, store.clone(), source)
+    let consumer = Consumer::new(&settings.name.value, store.clone(), source)
         .map_err(|error| placed(config, &settings.name, error))?
-        .format(format(config, settings)?)
+        .format(parts.format)
         .retry(retry(&policy.retry))
         .timeout(policy.timeout)
         .strategy(Strategy::Transactional)
@@ -46,26 +79,8 @@ pub(crate) async fn build<D: SqlTarget>(
         .batch_wait(policy.batch.wait)
         .concurrency(to_usize(policy.concurrency.value))
         .drain(config.admin.drain);
-    for (kind, handler) in &settings.on {
-        let handler = prove(config, handler, store).await?;
-        consumer = consumer.on_handler::<Body, _>(kind, handler);
-    }
-    Ok(consumer)
-}
-
-/// Opens a consumer's source and closes it again, to see that it can be opened.
-pub(crate) async fn check_source<D: SqlTarget>(
-    config: &Config,
-    settings: &Settings,
-    store: &SqlStore<D>,
-) -> Result<(), Trouble> {
-    let mut source = source(config, settings, store)?;
-    source
-        .prepare(to_usize(settings.in_flight()))
-        .await
-        .map_err(|error| at_source(config, settings, error))?;
-    source.close().await;
-    Ok(())
+    let handlers = parts.handlers.into_iter();
+    Ok(handlers.fold(consumer, |consumer, (kind, handler)| consumer.on_handler::<Body, _>(&kind, handler)))
 }
 
 /// An error of a source, at its place in the file.

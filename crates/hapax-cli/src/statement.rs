@@ -46,6 +46,7 @@ impl Statement {
     }
 
     /// The statement as it was written.
+    #[cfg(test)]
     pub(crate) fn sql(&self) -> &str {
         &self.sql
     }

@@ -110,6 +110,19 @@ impl Envelope {
         Self { body: body.into(), ..Self::default() }
     }
 
+    /// An envelope around an event as JSON, with its type. Give it an id that every copy will share.
+    ///
+    /// ```
+    /// # #[derive(serde::Serialize)] struct Paid { order: i64 }
+    /// # impl hapax_core::Event for Paid { const TYPE: &'static str = "Paid"; }
+    /// let envelope = hapax_core::Envelope::of(&Paid { order: 7 })?.with_id("payment-1");
+    /// assert_eq!(&envelope.body[..], br#"{"order":7}"#);
+    /// # Ok::<(), serde_json::Error>(())
+    /// ```
+    pub fn of<E: crate::Event>(event: &E) -> Result<Self, serde_json::Error> {
+        Ok(Self::new(serde_json::to_vec(event)?).with_type(E::TYPE))
+    }
+
     /// Sets the producer's message id (builder style).
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {

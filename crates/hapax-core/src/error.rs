@@ -33,7 +33,6 @@ pub enum ErrorKind {
 /// An error of a store, source or publisher: a kind to decide by, a code to look up, a cause to read.
 ///
 /// Handlers return [`Failure`](crate::Failure) instead.
-#[derive(Debug)]
 pub struct Error {
     kind: ErrorKind,
     code: Code,
@@ -70,13 +69,27 @@ impl Error {
     }
 }
 
+/// As [`Display`](fmt::Display), with the page to look up: what `fn main() -> Result<…>` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} ({}; docs/errors/{}.md)", self.code.summary(), self.code)
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.context)?;
-        match &self.source {
-            Some(source) => write!(f, ": {source}"),
-            None => Ok(()),
+        let mut said = self.context.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !said.contains(&text) {
+                write!(f, ": {text}")?;
+                said = text;
+            }
+            cause = error.source();
         }
+        Ok(())
     }
 }
 

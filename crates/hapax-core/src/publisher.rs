@@ -28,4 +28,9 @@ pub trait Publisher: Send + Sync + 'static {
     /// per entry in the same order. What the broker nacks or can route nowhere is an error
     /// ([`Code::NotPublished`](crate::Code::NotPublished)), and so is one whose answer was lost.
     fn publish(&self, messages: Vec<Outgoing>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
+
+    /// The same where one failure is as good as many: the first error, after all were tried.
+    fn publish_all(&self, messages: Vec<Outgoing>) -> impl Future<Output = Result<(), Error>> + Send {
+        async { self.publish(messages).await.into_iter().collect() }
+    }
 }

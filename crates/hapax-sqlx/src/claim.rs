@@ -16,8 +16,8 @@ const PURGEABLE: Duration = Duration::from_secs(30);
 const SLACK: Duration = Duration::from_hours(1);
 
 impl<D: Dialect> SqlStore<D> {
-    /// Takes a message inside a transaction of the user's own, beside no source. One round trip, or two
-    /// for a message that was sent more than 30 s ago.
+    /// Takes a message inside a transaction of the user's own, beside no source. One round trip for a new
+    /// message; one more for one that is not, or that was sent more than 30 s ago, or whose order is kept.
     ///
     /// Anything but a claim that [is ours](Claim::is_ours) means that the message must not take effect
     /// now. The claim is undone if the transaction is rolled back. There is no sentinel: an error that

@@ -56,6 +56,38 @@ pub struct Taking {
     pub now: i64,
 }
 
+impl Taking {
+    /// Before anything is known of the keys.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    fn of_rivals(keys: usize) -> Self {
+        Self { found: vec![Found::Rival; keys], horizon: None, now: 0 }
+    }
+
+    /// Takes down what rows say about the ids in their first column.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    fn mark<D: Driver>(
+        &mut self,
+        keys: &[Key],
+        rows: &[D::Row],
+        what: impl Fn(&D::Row) -> Result<Found, sqlx::Error>,
+    ) -> Result<(), sqlx::Error> {
+        for row in rows {
+            let id = text::<D>(row, 0)?;
+            if let Some(index) = keys.iter().position(|key| key.id.as_str() == id) {
+                self.found[index] = what(row)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The keys that were not inserted.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    fn rest<'k>(&self, keys: &'k [Key]) -> Vec<&'k Key> {
+        let found = keys.iter().zip(&self.found);
+        found.filter(|(_, found)| **found != Found::Inserted).map(|(key, _)| key).collect()
+    }
+}
+
 /// Where opening a claim failed.
 #[derive(Debug)]
 pub enum Opening {
@@ -103,7 +135,7 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     /// The highest number a dead letter was ever given.
     const LAST_DEAD: &'static str;
     /// The claim's statements; what they mean is the dialect's own affair.
-    const CLAIM: [&'static str; 4];
+    const CLAIM: [&'static str; 5];
     /// The keys that must queue up.
     const HELD: &'static str;
     /// Whether writes are taken: answers 1 as far as reading can tell.

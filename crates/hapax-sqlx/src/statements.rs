@@ -71,6 +71,7 @@ macro_rules! statements {
     ($($name:ident = $template:expr;)*) => {
         /// Every statement, ready to run.
         #[derive(Debug)]
+        #[allow(dead_code)] // a dialect uses as many of the claim's texts as it needs
         pub struct Statements {
             $(pub(crate) $name: SqlStr,)*
         }
@@ -120,6 +121,7 @@ statements! {
     claim_second = D::CLAIM[1];
     claim_third = D::CLAIM[2];
     claim_fourth = D::CLAIM[3];
+    claim_fifth = D::CLAIM[4];
     held = D::HELD;
     horizon = "SELECT sent_at FROM {horizon} WHERE consumer = $1";
 

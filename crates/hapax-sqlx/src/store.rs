@@ -267,7 +267,7 @@ impl<D: Dialect> Builder<D> {
         check_schema_name(&self.schema)?;
         let options = D::prepare(self.options?, self.limits.busy)?;
         let connections = Connections::new(options, self.pool, self.limits);
-        connections.main().await?.put_back();
+        connections.side().await?.put_back();
         let inner = Inner {
             connections,
             statements: Statements::of::<D>(&self.schema),

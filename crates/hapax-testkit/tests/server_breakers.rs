@@ -31,10 +31,15 @@ mod server {
             sqlx::query("CREATE TABLE ledger (id TEXT NOT NULL)").execute(&mut conn).await.expect("a table");
 
             let summary = run(&store, way, fail).await;
-            let rows = sqlx::query("SELECT id FROM ledger ORDER BY id").fetch_all(&mut conn).await.expect("rows");
+            let rows =
+                sqlx::query("SELECT id FROM ledger ORDER BY id").fetch_all(&mut conn).await.expect("rows");
             let ids: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
             assert_eq!(ids, ["m1", "m3", "m4"], "{way}, fails: {fail}");
-            assert_eq!((summary.handled, summary.duplicates, summary.dead), (3, 0, 1), "{way}, fails: {fail}");
+            assert_eq!(
+                (summary.handled, summary.duplicates, summary.dead),
+                (3, 0, 1),
+                "{way}, fails: {fail}"
+            );
             let reason = reason(&store).await;
             assert!(fail || reason.contains("HX0050"), "{way}: {reason}");
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hapax_core::{
-    BoxError, Code, ConsumerName, ConsumerStore, Error, ErrorKind, Event, Format, InstanceId, Message,
+    BoxError, Code, ConsumerName, ConsumerStore, Error, ErrorKind, Event, Format, InstanceId, Message, Part,
     Payload, Retry, Source, Verdict,
 };
 use tokio::sync::{RwLock, Semaphore};
@@ -158,6 +158,22 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
     /// How id, type, key, `sent_at` and payload are found in a message.
     pub fn format(mut self, format: Format) -> Self {
         self.format = format;
+        self
+    }
+
+    /// Where a message's key is: messages of one key are handled by one worker, in order, so that
+    /// workers do not lock each other out. A shortcut for [`Format::key`].
+    ///
+    /// ```
+    /// # use hapax_testkit::memory::{MemoryBroker, MemoryStore};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (store, broker) = (MemoryStore::new(), MemoryBroker::new());
+    /// let consumer = hapax::Consumer::new("orders", store, broker.source("orders"))?
+    ///     .key("json:/order_id".parse()?);
+    /// # Ok(()) }
+    /// ```
+    pub fn key(mut self, part: Part) -> Self {
+        self.format = self.format.key(part);
         self
     }
 

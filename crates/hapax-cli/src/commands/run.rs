@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hapax::sql::SqlStore;
-use hapax::{Code, Error, ErrorKind, Health, Summary};
+use hapax::{Code, Error, ErrorKind, Health, Source as _, Summary};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::args::Run;
 use crate::config::Config;
 use crate::config::log::LogFormat;
-use crate::consume::{Configured, at_source, build, check_source};
+use crate::consume::{Configured, at_source, build, open_source, parts};
 use crate::open::{self, with_store};
 use crate::out::say;
 use crate::sql::SqlTarget;
@@ -50,11 +50,11 @@ async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<Exi
     }
     for settings in config.consumers.values() {
         if pending.is_empty() {
-            drop(build(config, settings, store).await?);
+            drop(parts(config, settings, store).await?);
         } else {
             say!("consumer {}: its statements can be checked once the tables are there", settings.name.value);
         }
-        check_source(config, settings, store).await?;
+        open_source(config, settings, store).await?.close().await;
         say!("consumer {}: ok", settings.name.value);
     }
     Ok(ExitCode::SUCCESS)
@@ -68,9 +68,19 @@ async fn consume<D: SqlTarget>(
 ) -> Result<ExitCode, Trouble> {
     check_connections(config)?;
     open::ready(config, store).await?;
+    // All are asked about before the first one takes a message, and the sources last: an opened one is
+    // already given messages.
+    let mut proven = Vec::new();
+    for settings in config.consumers.values() {
+        proven.push(parts(config, settings, store).await?);
+    }
+    let mut sources = Vec::new();
+    for settings in config.consumers.values() {
+        sources.push(open_source(config, settings, store).await?);
+    }
     let mut consumers = Vec::new();
-    for (name, settings) in &config.consumers {
-        let mut consumer = build(config, settings, store).await?;
+    for (((name, settings), parts), source) in config.consumers.iter().zip(proven).zip(sources) {
+        let mut consumer = build(config, settings, store, source, parts)?;
         if let Some(silence) = args.until_idle {
             consumer = consumer.until_idle(silence);
         }
@@ -96,8 +106,15 @@ fn check_connections(config: &Config) -> Result<(), Trouble> {
     if workers <= config.store.pool.value {
         return Ok(());
     }
-    let context = format!("the consumers have {workers} workers together, and the store {} connections", config.store.pool.value);
-    Err(open::placed(config, &config.store.pool, Error::new(ErrorKind::Setup, Code::TooFewConnections, context)))
+    let context = format!(
+        "the consumers have {workers} workers together, and the store {} connections",
+        config.store.pool.value
+    );
+    Err(open::placed(
+        config,
+        &config.store.pool,
+        Error::new(ErrorKind::Setup, Code::TooFewConnections, context),
+    ))
 }
 
 /// Runs the consumers side by side; the first error stops the others in order.

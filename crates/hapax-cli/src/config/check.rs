@@ -156,10 +156,14 @@ fn work(handler: &Handler) -> Option<Problem> {
 fn parameters(handler: &Handler) -> Vec<Problem> {
     let in_sql = handler.sql.iter().flat_map(|sql| &sql.uses).map(|used| (used.value.as_str(), used.place));
     let uses: Vec<_> = in_sql.chain(handler.published()).collect();
-    let undeclared = uses.iter().filter_map(|(name, place)| undeclared(handler, name, *place));
+    let undeclared: Vec<_> =
+        uses.iter().filter_map(|(name, place)| undeclared(handler, name, *place)).collect();
+    if !undeclared.is_empty() {
+        return undeclared; // a slip in a name also leaves the right one unused: one mistake, told once
+    }
     let unused =
         handler.params.values().filter(|declared| uses.iter().all(|(name, _)| *name != declared.name));
-    undeclared.chain(unused.map(never_used)).collect()
+    unused.map(never_used).collect()
 }
 
 fn undeclared(handler: &Handler, name: &str, place: Place) -> Option<Problem> {

@@ -87,6 +87,8 @@ fn fits(declared: ParamType, used: &str) -> bool {
         "date" | "timestamp with time zone" | "timestamp without time zone" => {
             matches!(declared, ParamType::Timestamp | ParamType::Text)
         }
+        // A JSON array is no literal of theirs; a text may hold one.
+        _ if used.ends_with("[]") => declared == ParamType::Text,
         _ => declared != ParamType::Bytes,
     }
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hapax_core::{Code, ConsumerName, Error, ErrorKind};
+use hapax_core::{Code, ConsumerName, Error, ErrorKind, Key, Timestamp};
 use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
 };
 use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
-use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives, text};
+use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
 use crate::statements::Statements;
 use crate::value::{Value, values};
@@ -67,7 +67,7 @@ impl Driver for Sqlite {
     const NEW_PLACE: &'static str =
         "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
     const LAST_DEAD: &'static str = "SELECT seq FROM sqlite_sequence WHERE name = '{dead_letters}'";
-    const CLAIM: [&'static str; 4] = [OPEN, insert!(), UPDATE, REST];
+    const CLAIM: [&'static str; 5] = [OPEN, insert!(), UPDATE, REST, ""];
     const HELD: &'static str = "\
 SELECT json_extract(k.value, '$[0]') FROM json_each($2) k
 WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = json_extract(k.value, '$[1]')
@@ -249,60 +249,37 @@ async fn take(
     wanted: Wanted<'_>,
 ) -> Result<Taking, sqlx::Error> {
     let Wanted { consumer, keys } = wanted;
-    let mut taking = Taking { found: vec![Found::Rival; keys.len()], horizon: None, now: 0 };
+    let mut taking = Taking::of_rivals(keys.len());
     if keys.is_empty() {
         return Ok(taking);
     }
-    let wanted = json(
-        &keys
-            .iter()
-            .map(|key| {
-                let sent_at = key.sent_at.map(hapax_core::Timestamp::as_micros);
-                (key.id.as_str(), key.digest.as_i64(), sent_at, key.place.map(|place| place.0))
-            })
-            .collect::<Vec<_>>(),
-    );
+    let wanted = json(&keys.iter().map(wanted_key).collect::<Vec<_>>());
     let inserted = Sqlite::fetch(conn, insert, values![consumer.as_str(), wanted.clone()]).await?;
+    taking.mark::<Sqlite>(keys, &inserted, |_| Ok(Found::Inserted))?;
     if let Some(row) = inserted.first() {
         taking.horizon = Sqlite::int(row, 1)?;
     }
-    mark(&mut taking, keys, &inserted, |_| Ok(Found::Inserted))?;
-    if inserted.len() == keys.len() {
+    let rest = taking.rest(keys);
+    if rest.is_empty() {
         return Ok(taking);
     }
-    let rest: Vec<&str> = left(&taking, keys).collect();
-    let kept = Sqlite::fetch(conn, &statements.claim_fourth, values![consumer.as_str(), json(&rest)]).await?;
-    mark(&mut taking, keys, &kept, |row| {
+    let ids = json(&rest.iter().map(|key| key.id.as_str()).collect::<Vec<_>>());
+    let kept = Sqlite::fetch(conn, &statements.claim_fourth, values![consumer.as_str(), ids]).await?;
+    taking.mark::<Sqlite>(keys, &kept, |row| {
         Ok(Found::Kept { state: int::<Sqlite>(row, 1)?, digest: int::<Sqlite>(row, 2)? })
     })?;
-    if keys.iter().any(|key| key.place.is_some()) {
-        let updated =
-            Sqlite::fetch(conn, &statements.claim_third, values![consumer.as_str(), wanted]).await?;
-        mark(&mut taking, keys, &updated, |_| Ok(Found::Updated))?;
+    if rest.iter().any(|key| key.place.is_some()) {
+        let bound = values![consumer.as_str(), wanted];
+        let updated = Sqlite::fetch(conn, &statements.claim_third, bound).await?;
+        taking.mark::<Sqlite>(keys, &updated, |_| Ok(Found::Updated))?;
     }
     Ok(taking)
 }
 
-/// The ids that were not inserted.
-fn left<'k>(taking: &Taking, keys: &'k [hapax_core::Key]) -> impl Iterator<Item = &'k str> {
-    let inserted = taking.found.iter().map(|found| *found == Found::Inserted);
-    keys.iter().zip(inserted).filter(|(_, inserted)| !inserted).map(|(key, _)| key.id.as_str())
-}
-
-/// Writes down what rows say about their ids.
-fn mark(
-    taking: &mut Taking,
-    keys: &[hapax_core::Key],
-    rows: &[SqliteRow],
-    what: impl Fn(&SqliteRow) -> Result<Found, sqlx::Error>,
-) -> Result<(), sqlx::Error> {
-    for row in rows {
-        let id = text::<Sqlite>(row, 0)?;
-        if let Some(index) = keys.iter().position(|key| key.id.as_str() == id) {
-            taking.found[index] = what(row)?;
-        }
-    }
-    Ok(())
+/// A key as the claim's JSON holds it.
+fn wanted_key(key: &Key) -> (&str, i64, Option<i64>, Option<i64>) {
+    let sent_at = key.sent_at.map(Timestamp::as_micros);
+    (key.id.as_str(), key.digest.as_i64(), sent_at, key.place.map(|place| place.0))
 }
 
 /// As JSON: strings, integers and nulls only, which cannot fail.

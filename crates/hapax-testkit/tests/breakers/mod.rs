@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use hapax::sql::{Dialect, Queue, SqlStore, SqlTx};
 use hapax::{
-    Consumer, DeadFilter, DeadLetters as _, Envelope, Failure, Handler, Identity, Message, Retry, Summary, TypeRule,
+    Consumer, DeadFilter, DeadLetters as _, Envelope, Failure, Handler, Identity, Message, Retry, Summary,
+    TypeRule,
 };
 use serde::Deserialize;
 
@@ -60,11 +61,13 @@ pub(crate) async fn run<D: Statements>(store: &SqlStore<D>, run: &str, fail: boo
 }
 
 /// The ways a handler can end the transaction.
-pub(crate) const WAYS: [&str; 5] = ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN", "SELECT nonsense"];
+pub(crate) const WAYS: [&str; 5] =
+    ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN", "SELECT nonsense"];
 
 /// The error of the one dead letter there is.
 pub(crate) async fn reason<D: Dialect>(store: &SqlStore<D>) -> String {
-    let dead = store.dead(&DeadFilter { limit: 9, ..DeadFilter::default() }).await.expect("letters are listed");
+    let dead =
+        store.dead(&DeadFilter { limit: 9, ..DeadFilter::default() }).await.expect("letters are listed");
     assert_eq!(dead.len(), 1, "{dead:?}");
     dead[0].error.clone()
 }
