@@ -253,7 +253,7 @@ mod server {
             (Some(("doc", "text")), INSERT.to_owned(), "uses it as jsonb"),
             (Some(("mood", "bytes")), INSERT.to_owned(), "uses it as mood"),
             (Some(("tags", "json")), INSERT.to_owned(), "uses it as text[]"),
-            (None, update("amount = :big, at = :big"), "is of type timestamp with time zone"),
+            (None, update("amount = :big, at = :big"), "inconsistent types deduced for parameter"),
             (
                 None,
                 "DELETE FROM readings WHERE id = :id AND :big IS NULL".to_owned(),

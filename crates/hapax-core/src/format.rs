@@ -175,9 +175,8 @@ impl Format {
                 .or_else(|| envelope.headers.get(MESSAGE_TYPE_HEADER))
                 .map(str::to_owned),
             TypeRule::Always(kind) => Some(kind.clone()),
-            TypeRule::Part(Part::Json(_)) if too_large => None,
+            TypeRule::Part(Part::Json(_)) | TypeRule::CloudEvents if too_large => None,
             TypeRule::Part(part) => part.find(envelope).ok().flatten().map(Cow::into_owned),
-            TypeRule::CloudEvents if too_large => None,
             TypeRule::CloudEvents => {
                 cloudevents_attribute(envelope, "type").ok().flatten().map(Cow::into_owned)
             }

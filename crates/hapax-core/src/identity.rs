@@ -247,9 +247,8 @@ fn agreeing(parts: &[Part], envelope: &Envelope) -> Result<MessageId, NotAnId> {
     for part in parts {
         let found = match (part.find(envelope), &first) {
             (Ok(Some(found)), _) => found,
-            (Ok(None), _) => continue,
-            // An id is known already: a body that is not JSON cannot contradict it.
-            (Err(_), Some(_)) => continue,
+            // Once an id is known, a body that is not JSON cannot contradict it.
+            (Ok(None), _) | (Err(_), Some(_)) => continue,
             (Err(error), None) => return Err(error),
         };
         match &first {

@@ -31,7 +31,7 @@ impl Retry {
         Self {
             attempts: 5,
             first: Duration::from_secs(1),
-            max: Duration::from_secs(300),
+            max: Duration::from_mins(5),
             factor: 2,
             jitter: true,
         }

@@ -106,10 +106,13 @@ impl Intake {
     }
 
     async fn subscribe(&self) -> Result<Subscription, Error> {
-        let link = self.broker.open().await?;
+        let mut link = self.broker.open().await?;
         let limit = self.broker.time_to_connect();
         match timeout(limit, self.consume(&link)).await {
-            Ok(Ok((channel, consumer))) => Ok(Subscription { link, channel: Arc::new(channel), consumer }),
+            Ok(Ok((channel, consumer))) => {
+                link.keep(channel.clone());
+                Ok(Subscription { link, channel: Arc::new(channel), consumer })
+            }
             Ok(Err(cause)) => Err(error::queue(self.queue.as_str(), cause)),
             Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
         }

@@ -48,9 +48,18 @@ impl Line {
         }
     }
 
-    pub(crate) async fn close(&mut self) {
+    /// Closes the connection, and channels of it with it.
+    pub(crate) async fn close(&mut self, channels: Vec<Channel>) {
+        self.keep(channels);
         if let Some(link) = self.link.take() {
             link.close().await;
+        }
+    }
+
+    /// Has channels outlive the connection. Those of an earlier one may be among them.
+    pub(crate) fn keep(&mut self, channels: Vec<Channel>) {
+        if let Some(link) = &mut self.link {
+            channels.into_iter().for_each(|channel| link.keep(channel));
         }
     }
 

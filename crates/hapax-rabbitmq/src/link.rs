@@ -12,13 +12,23 @@ use crate::socket::Socket;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// An open connection, closed politely when it is dropped and by force where that gets no answer.
+///
+/// A channel that is dropped open is closed by lapin in the background. If the connection closes at the
+/// same moment, that attempt fails, and lapin reports it as an error of the connection. So channels that
+/// live as long as the connection are [kept](Self::keep) until the goodbye is over.
 pub(crate) struct Link {
     open: Option<(Connection, Socket)>,
+    kept: Vec<Channel>,
 }
 
 impl Link {
     pub(crate) fn new(connection: Connection, socket: Socket) -> Self {
-        Self { open: Some((connection, socket)) }
+        Self { open: Some((connection, socket)), kept: Vec::new() }
+    }
+
+    /// Has a channel outlive the connection.
+    pub(crate) fn keep(&mut self, channel: Channel) {
+        self.kept.push(channel);
     }
 
     pub(crate) async fn channel(&self) -> lapin::Result<Channel> {
@@ -36,7 +46,7 @@ impl Link {
 
     pub(crate) async fn close(mut self) {
         if let Some((connection, socket)) = self.open.take() {
-            say_goodbye(connection, socket).await;
+            say_goodbye(connection, socket, std::mem::take(&mut self.kept)).await;
         }
     }
 
@@ -50,12 +60,15 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         if let (Some((connection, socket)), Ok(runtime)) = (self.open.take(), Handle::try_current()) {
-            runtime.spawn(say_goodbye(connection, socket));
+            runtime.spawn(say_goodbye(connection, socket, std::mem::take(&mut self.kept)));
         }
     }
 }
 
-async fn say_goodbye(connection: Connection, socket: Socket) {
-    let _ = timeout(GOODBYE, connection.close(200, "OK".into())).await; // no answer: the socket is cut below
-    drop(socket);
+async fn say_goodbye(connection: Connection, socket: Socket, kept: Vec<Channel>) {
+    match timeout(GOODBYE, connection.close(200, "OK".into())).await {
+        Ok(Ok(())) => socket.release(), // lapin hangs up once it has digested the answer
+        _ => drop(socket),
+    }
+    drop(kept);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::future::{MaybeDone, maybe_done};
 use futures::poll;
 use hapax_core::{Error, Outgoing, Publisher};
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Confirmation, ErrorKind as Lapin, PublisherConfirm};
 use tokio::time::{Instant, timeout_at};
@@ -33,7 +33,9 @@ const MANDATORY: BasicPublishOptions = BasicPublishOptions { mandatory: true, im
 /// its own.
 ///
 /// It connects when it is first used, and again on the next call after the connection was lost. While
-/// attempts fail, calls in between (100 ms to 5 s) fail at once with the last attempt's error.
+/// attempts fail, calls in between (100 ms to 5 s) fail at once with the last attempt's error. The last
+/// clone that is dropped closes the connection in the background; [`close`](Self::close) it where the
+/// runtime may end first.
 ///
 /// # Errors
 ///
@@ -61,6 +63,13 @@ struct Shared {
     metrics: PublisherMetrics,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let idle = std::mem::take(self.idle.get_mut().unwrap_or_else(PoisonError::into_inner));
+        self.line.get_mut().keep(channels(idle));
+    }
+}
+
 impl RabbitPublisher {
     pub(crate) fn new(broker: RabbitMq) -> Self {
         let line = tokio::sync::Mutex::new(Line::new(broker));
@@ -76,7 +85,7 @@ impl RabbitPublisher {
         self
     }
 
-    /// Declares a durable queue, which is no change if it exists as one. One round trip.
+    /// Declares a durable queue, which is no change if it exists as one. Three round trips.
     ///
     /// # Errors
     ///
@@ -87,13 +96,29 @@ impl RabbitPublisher {
         let durable = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
         let Opened { channel, .. } = self.open().await?;
         let declared = channel.queue_declare(queue, durable, FieldTable::default()).await;
+        done_with(&channel).await;
         declared.map(drop).map_err(|cause| error::queue(name, cause))
+    }
+
+    /// Deletes a queue with what is in it, which is no change if there is none. Three round trips.
+    ///
+    /// # Errors
+    ///
+    /// `Code::BrokerRefused` if it may not be deleted, `Code::BrokerUnavailable` if the broker cannot be
+    /// reached.
+    pub async fn delete_queue(&self, name: &str) -> Result<(), Error> {
+        let queue = short("queue name", name)?;
+        let Opened { channel, .. } = self.open().await?;
+        let deleted = channel.queue_delete(queue, QueueDeleteOptions::default()).await;
+        done_with(&channel).await;
+        deleted.map(drop).map_err(|cause| error::queue(name, cause))
     }
 
     /// Closes the connection. A later call opens another one.
     pub async fn close(&self) {
-        self.idle().clear();
-        self.shared.line.lock().await.close().await;
+        let mut line = self.shared.line.lock().await;
+        let idle = std::mem::take(&mut *self.idle());
+        line.close(channels(idle)).await;
     }
 
     /// Publishes all at once, on one channel.
@@ -205,6 +230,16 @@ impl Publisher for RabbitPublisher {
 struct ConfirmChannel {
     channel: Channel,
     frame_max: usize,
+}
+
+fn channels(idle: Vec<ConfirmChannel>) -> Vec<Channel> {
+    idle.into_iter().map(|idle| idle.channel).collect()
+}
+
+/// Closes a channel that is not used again and waits for it, so that no goodbye of the connection can come
+/// in between.
+async fn done_with(channel: &Channel) {
+    let _ = channel.close(200, "OK".into()).await; // fails where the broker has closed it already
 }
 
 type Sending<F> = Pin<Box<MaybeDone<F>>>;

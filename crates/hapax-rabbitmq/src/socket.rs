@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Cuts its socket when it is dropped.
+/// Cuts its socket when it is dropped, unless it is [released](Self::release).
 ///
 /// lapin runs a thread per connection. It waits without limit for a broker that accepted the
 /// connection and then says nothing, during the handshake and during the goodbye; only the end of
@@ -21,12 +21,18 @@ enum State {
     #[default]
     Awaited,
     Held(TcpStream),
-    Cut,
+    /// Cut or released.
+    Over,
 }
 
 impl Socket {
     pub(crate) fn slot(&self) -> SocketSlot {
         self.0.clone()
+    }
+
+    /// Leaves the end of the socket to whoever else holds it.
+    pub(crate) fn release(self) {
+        *self.0.0.lock().unwrap_or_else(PoisonError::into_inner) = State::Over;
     }
 }
 
@@ -35,7 +41,7 @@ impl SocketSlot {
     pub(crate) fn hold(&self, socket: &TcpStream) -> io::Result<()> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match *state {
-            State::Cut => Err(io::ErrorKind::TimedOut.into()),
+            State::Over => Err(io::ErrorKind::TimedOut.into()),
             State::Awaited | State::Held(_) => {
                 *state = State::Held(socket.try_clone()?);
                 Ok(())
@@ -45,7 +51,7 @@ impl SocketSlot {
 
     fn cut(&self) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Held(socket) = std::mem::replace(&mut *state, State::Cut) {
+        if let State::Held(socket) = std::mem::replace(&mut *state, State::Over) {
             let _ = socket.shutdown(Shutdown::Both); // fails where it is closed already, which is the aim
         }
     }

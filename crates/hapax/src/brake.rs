@@ -87,10 +87,10 @@ impl Brake {
                 return Some(Pass::Probe);
             }
             // In steps, so that the end of the slowness is noticed before a long pause is over.
-            let step = turn.min(Instant::now() + FIRST_PAUSE);
+            let until = turn.min(Instant::now() + FIRST_PAUSE);
             tokio::select! {
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep_until(step) => {}
+                () = tokio::time::sleep_until(until) => {}
             }
         }
     }

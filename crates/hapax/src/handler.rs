@@ -133,10 +133,10 @@ where
     fn call<'a>(&'a self, tx: &'a mut S::Tx, inputs: Vec<Input>) -> BoxFuture<'a, Result> {
         let function = self.function.clone();
         Box::pin(async move {
-            for input in inputs {
-                return function.call(tx, unbox(input)?).await;
+            match inputs.into_iter().next() {
+                Some(input) => function.call(tx, unbox(input)?).await,
+                None => Ok(()),
             }
-            Ok(())
         })
     }
 }

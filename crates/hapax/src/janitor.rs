@@ -12,7 +12,7 @@ use crate::metrics;
 /// How long inbox rows are kept, and what becomes of messages older than that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
-    pub(crate) keep: Duration,
+    pub(crate) age: Duration,
     pub(crate) slack: Duration,
     pub(crate) every: Duration,
     pub(crate) batch: u32,
@@ -32,13 +32,13 @@ pub enum AmbiguousPolicy {
 
 impl Keep {
     /// The least time that rows can be kept. A claim relies on it: younger messages cannot have been purged.
-    pub const LEAST: Duration = Duration::from_secs(60);
+    pub const LEAST: Duration = Duration::from_mins(1);
 
     /// Keeps rows this long after the later of `sent_at` and handling; at least [`Keep::LEAST`].
     ///
     /// As long as a redelivery is possible, which includes a message resubmitted by hand days later.
     pub fn for_at_least(keep: Duration) -> Self {
-        Self { keep: keep.max(Self::LEAST), ..Self::default() }
+        Self { age: keep.max(Self::LEAST), ..Self::default() }
     }
 
     /// How far producers' clocks may run behind. Default 1 h.
@@ -74,9 +74,9 @@ impl Default for Keep {
     /// 14 days, slack 1 h, every minute, 1,000 rows at a time, ambiguous ones to the dead letters.
     fn default() -> Self {
         Self {
-            keep: Duration::from_secs(14 * 24 * 3600),
-            slack: Duration::from_secs(3600),
-            every: Duration::from_secs(60),
+            age: Duration::from_hours(14 * 24),
+            slack: Duration::from_hours(1),
+            every: Duration::from_mins(1),
             batch: 1_000,
             ambiguous: AmbiguousPolicy::default(),
         }
@@ -113,7 +113,7 @@ impl<S: Retention> Janitor<S> {
     pub async fn sweep(&self, stop: &CancellationToken) -> Result<Sweep, Error> {
         let mut sweep = Sweep::default();
         loop {
-            let purged = self.store.purge(&self.consumer, self.keep.keep, self.keep.batch).await?;
+            let purged = self.store.purge(&self.consumer, self.keep.age, self.keep.batch).await?;
             sweep.rows += purged.rows;
             sweep.horizon = purged.horizon;
             metrics::purged(&self.consumer, purged.rows);

@@ -12,6 +12,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::keeper::Kept;
 
 /// Where a message is to be settled.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every message is a delivery; a box would cost each an allocation"
+)]
 pub(crate) enum Hold<R> {
     /// With the broker.
     Delivery(Delivery<R>),
@@ -27,6 +31,10 @@ pub(crate) struct Flaw {
 }
 
 /// What a consumer could read of a message.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every message is readable; a box would cost each an allocation"
+)]
 pub(crate) enum Content {
     Message(RawMessage),
     Unreadable(Unreadable),

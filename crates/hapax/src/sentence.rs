@@ -48,14 +48,11 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 let failures = job.failures + 1;
                 warn!(consumer = %self.consumer, message_id = job.id_text(), kind = job.kind(), code = %fault.code(),
                     failures, error = %fault, "a message failed");
-                match self.settings.retry.after(failures) {
-                    Some(wait) => Sentence::Park { failures, fault: Some(fault), wait },
-                    None => {
-                        let reason = fault.with_code();
-                        let flaw = Flaw { code: Code::AttemptsSpent, reason };
-                        Sentence::Bury { flaw, failures, crashes: 0 }
-                    }
+                if let Some(wait) = self.settings.retry.after(failures) {
+                    return Sentence::Park { failures, fault: Some(fault), wait };
                 }
+                let flaw = Flaw { code: Code::AttemptsSpent, reason: fault.with_code() };
+                Sentence::Bury { flaw, failures, crashes: 0 }
             }
             _ => Sentence::Park { failures: job.failures, fault: None, wait: Duration::ZERO },
         }

@@ -89,10 +89,10 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             self.erase_starts(started).await;
         }
         let places: Vec<_> = jobs.iter().filter_map(Job::place).collect();
-        if !places.is_empty() {
-            if let Err(error) = self.store.give_back(&self.consumer, &places).await {
-                warn!(%error, "waiting messages were not given back; they come again when their leases end");
-            }
+        if !places.is_empty()
+            && let Err(error) = self.store.give_back(&self.consumer, &places).await
+        {
+            warn!(%error, "waiting messages were not given back; they come again when their leases end");
         }
         let mut slots = Vec::with_capacity(jobs.len());
         let mut settlements = Vec::with_capacity(jobs.len());

@@ -22,7 +22,7 @@ const BEAT: Duration = Duration::from_secs(2);
 /// An instance whose sign of life was seen to change within this time is alive.
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long an unclean end makes suspects: longer than brokers take to deliver again.
-pub(crate) const FORGET: Duration = Duration::from_secs(3600);
+pub(crate) const FORGET: Duration = Duration::from_hours(1);
 
 /// What is known of the consumer's other instances.
 pub(crate) struct Suspicion {
@@ -65,7 +65,6 @@ impl Suspicion {
     /// Judges a delivery.
     pub(crate) fn judge(&self, redelivered: bool) -> Suspect {
         match (self.source_knows, redelivered) {
-            (true, false) => Suspect::No,
             (true, true) if self.is_raised() => Suspect::Yes,
             (false, _) if self.budget.load(Ordering::Relaxed) > 0 && self.is_raised() => Suspect::IfNew,
             _ => Suspect::No,

@@ -113,7 +113,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     /// Brings messages to their ends, in delivery order. The stack holds what is still to run, the
     /// first at the top; a batch that met a setback comes back in parts.
     async fn process(&self, worker: &mut Worker<R>, jobs: Vec<Job<R>>) {
-        let mut stack: Vec<Segment<R>> = self.segments(jobs).into_iter().rev().map(Segment::of).collect();
+        let mut stack: Vec<Segment<R>> = Self::segments(jobs).into_iter().rev().map(Segment::of).collect();
         while let Some(mut segment) = stack.pop() {
             if self.abort.is_cancelled() {
                 stack.push(segment);
@@ -143,7 +143,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
 
     /// Splits messages so that no segment holds an id twice: a second copy is settled after the first
     /// committed.
-    fn segments(&self, jobs: Vec<Job<R>>) -> Vec<Vec<Job<R>>> {
+    fn segments(jobs: Vec<Job<R>>) -> Vec<Vec<Job<R>>> {
         let mut segments = Vec::with_capacity(1);
         let mut rest = jobs;
         while !rest.is_empty() {
@@ -175,7 +175,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         debug!(consumer = %self.consumer, messages = segment.jobs.len(), cause = setback.cause(), "rolled back");
         match setback {
             Setback::Failed { range, failure } => {
-                self.after_failure(worker, segment, range, failure, stack).await
+                self.after_failure(worker, segment, range, failure, stack).await;
             }
             Setback::Broken(error) if segment.jobs.len() == 1 => {
                 let failure = Failure::Retry(Fault::new(error.code(), error));

@@ -21,7 +21,7 @@ pub(crate) struct Proven {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unfit {
     /// The database does not accept it.
-    #[error("the database does not accept this statement: {0}")]
+    #[error("the database does not accept this statement: {}", words(.0))]
     Refused(sqlx::Error),
     /// A parameter's declared type does not go where the statement puts it.
     #[error("the parameter `{name}` is declared {declared}, and the statement uses it as {used}")]
@@ -33,6 +33,11 @@ pub(crate) enum Unfit {
         /// The database's type at its place.
         used: String,
     },
+}
+
+/// What the database itself says. The driver would add a line number, of the server's own source.
+fn words(error: &sqlx::Error) -> String {
+    error.as_database_error().map_or_else(|| error.to_string(), |error| error.message().to_owned())
 }
 
 /// A database that runs a configuration's statements.
