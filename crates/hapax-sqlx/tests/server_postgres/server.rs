@@ -1,14 +1,8 @@
-//! The PostgreSQL store, in schemas of their own on a running server.
-
-#![allow(clippy::unwrap_used)] // a test that cannot go on panics
-#![cfg(feature = "postgres")]
-
-mod both;
-
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use both::{Fixture, Run, consumer, is, key, long_ago, request};
+use crate::both::{Fixture, Run, consumer, is, key, long_ago, request};
+use crate::{every_scenario, run_with_sqlx};
 use hapax_core::{Claim, ClaimRequest, Code, Envelope, ErrorKind, Fetched, Key, Retention, Source, Store};
 use hapax_sqlx::PgStore;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
@@ -123,7 +117,7 @@ async fn case_02_both_of_two_rivals_can_run_more_sql() {
 async fn case_43_no_connection_is_left_idle_in_a_transaction() {
     let db = open().await;
     let name = db.effects.clone();
-    both::transactions::case_43_a_call_cancelled_anywhere_leaves_nothing_open(db).await;
+    crate::both::transactions::case_43_a_call_cancelled_anywhere_leaves_nothing_open(db).await;
     drop(name);
     let db = open().await;
     let (tx, _) = db.begin(&[key("a")]).await;
@@ -179,7 +173,7 @@ async fn under_repeatable_read_a_rival_is_busy_or_a_conflict() {
     let schema = schema();
     let options = options(&schema).options([("default_transaction_isolation", "repeatable read")]);
     let db = open_with(options, schema).await;
-    both::claims::case_04_of_many_rivals_one_commits(db).await;
+    crate::both::claims::case_04_of_many_rivals_one_commits(db).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
