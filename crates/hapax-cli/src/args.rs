@@ -1,4 +1,5 @@
-//! The command line.
+//! The command line. Its comments are the program's help, as a terminal shows it.
+#![allow(clippy::doc_markdown)]
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -92,6 +93,7 @@ pub(crate) struct Migrate {
 
 /// `hapax send`.
 #[derive(Debug, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Send {
     /// The file: each line is a body, byte for byte; `-` is standard input
     pub(crate) file: PathBuf,

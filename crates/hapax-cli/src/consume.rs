@@ -217,7 +217,7 @@ fn format(config: &Config, settings: &Settings) -> Result<Format, Trouble> {
         None => {}
         Some((_, SentAt::CloudEvents)) => format = format.sent_at(SentAtRule::CloudEvents),
         Some((_, SentAt::Field(Field::Property(Property::Timestamp)))) => {
-            format = format.sent_at(SentAtRule::Timestamp)
+            format = format.sent_at(SentAtRule::Timestamp);
         }
         Some((place, SentAt::Field(field))) => {
             format = format.sent_at(SentAtRule::Part(part(config, place, field)?));

@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     let ended = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
-        .map_err(Trouble::runtime)
+        .map_err(|error| Trouble::runtime(&error))
         .and_then(|runtime| runtime.block_on(dispatch(args)));
     match ended {
         Ok(code) => code,

@@ -41,7 +41,7 @@ impl Trouble {
     }
 
     /// The runtime did not start.
-    pub(crate) fn runtime(error: std::io::Error) -> Self {
+    pub(crate) fn runtime(error: &std::io::Error) -> Self {
         Self::usage(
             Code::UsageWrong,
             format!("the program cannot start its threads: {error}"),

@@ -106,9 +106,9 @@ async fn two_processes_that_start_together_on_an_empty_folder_share_the_work() {
 /// The demo's whole database, with what its log still holds.
 async fn bytes(demo: &Folder) -> Vec<u8> {
     let mut database = demo.database("payments.db").await;
-    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut database).await.unwrap();
-    database.close().await.unwrap();
-    std::fs::read(demo.path("payments.db")).unwrap()
+    sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut database).await.expect("a checkpoint");
+    database.close().await.expect("it closes");
+    std::fs::read(demo.path("payments.db")).expect("it is there")
 }
 
 #[tokio::test]

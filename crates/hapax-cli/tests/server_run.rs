@@ -5,6 +5,7 @@ mod program;
 mod shop;
 
 mod server {
+    use std::fmt::Write as _;
     use std::io;
 
     use hapax_testkit::proxy::Proxy;
@@ -74,8 +75,8 @@ mod server {
         let (database, broker, queue) = (TestDatabase::create().await?, rabbitmq_url(), unique("payments"));
         let demo = demo(database.url(), &broker, &queue, &[]);
         let send = format!("send @payments.jsonl --queue {queue} --json");
-        let sent = demo.run(&format!("{send} --declare --broker {broker}")).await.exit(0);
-        assert_eq!(sent, "{\"sent\":1250,\"unsent\":0}\n");
+        let told = demo.run(&format!("{send} --declare --broker {broker}")).await.exit(0);
+        assert_eq!(told, "{\"sent\":1250,\"unsent\":0}\n");
         let first = demo.run("run @hapax.toml --until-idle 500ms --json").await.exit(0);
         assert_eq!(
             first,
@@ -170,10 +171,12 @@ mod server {
         for (name, kind) in PARAMETERS {
             let kind = changed.filter(|(changed, _)| *changed == name).map_or(kind, |(_, kind)| kind);
             if statement.contains(&format!(":{name}")) {
-                config += &format!(
-                    "{name} = {{ json = \"/{name}\", type = \"{kind}\", nullable = {} }}\n",
-                    name != "id"
-                );
+                let nullable = name != "id";
+                writeln!(
+                    config,
+                    "{name} = {{ json = \"/{name}\", type = \"{kind}\", nullable = {nullable} }}"
+                )
+                .expect("a string takes everything");
             }
         }
         config + &format!("[[consumers.readings.on.Reading.sql]]\nrun = \"{statement}\"\n")

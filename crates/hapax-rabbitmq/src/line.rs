@@ -59,7 +59,9 @@ impl Line {
     /// Has channels outlive the connection. Those of an earlier one may be among them.
     pub(crate) fn keep(&mut self, channels: Vec<Channel>) {
         if let Some(link) = &mut self.link {
-            channels.into_iter().for_each(|channel| link.keep(channel));
+            for channel in channels {
+                link.keep(channel);
+            }
         }
     }
 

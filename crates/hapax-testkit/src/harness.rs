@@ -133,7 +133,9 @@ where
 
     /// Delivers messages and waits until they are settled.
     ///
-    /// Panics if the consumer cannot run.
+    /// # Panics
+    ///
+    /// If the consumer cannot run.
     pub async fn deliver(&self, messages: &[Envelope]) -> Summary {
         self.publish(messages);
         self.run(None).await.unwrap_or_default()
@@ -167,7 +169,9 @@ where
     /// Proves that these messages take effect once: through a crash before the commit, one after it, and
     /// copies in any order. `snapshot` reads what the handlers change, through a connection of its own.
     ///
-    /// Panics with the first difference, and says which mistake makes it.
+    /// # Panics
+    ///
+    /// With the first difference; it says which mistake makes it.
     pub async fn assert_takes_effect_once<T, Snapshot>(&self, messages: &[Envelope], snapshot: Snapshot)
     where
         T: PartialEq + Debug,

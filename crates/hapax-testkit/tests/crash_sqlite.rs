@@ -79,16 +79,16 @@ async fn case_15_a_message_that_kills_the_process_is_set_aside_alone() {
         let mut lines = messages();
         lines.insert(4, format!(r#"{{"id":"killer","key":"x","do":"{what}"}}"#));
         let subject = ground.file(&lines);
-        let mut lives = 0;
+        let mut deaths = 0;
         loop {
             let mut running = subject.start().expect("the subject starts");
-            lives += 1;
+            deaths += 1;
             if running.wait_exit(crash::PATIENCE).await.success() {
                 break;
             }
-            assert!(lives < 12, "it goes on dying: {running}");
+            assert!(deaths < 12, "it goes on dying: {running}");
         }
-        assert!(lives > 3, "it was set aside before it had its attempts: {lives} lives");
+        assert!(deaths > 3, "it was set aside before it had its attempts: {deaths} runs");
         let wrong = verdict(&effects(&ground.url).await);
         assert!(wrong.is_empty(), "{what}: {wrong:?}");
         let store = SqliteStore::connect(&ground.url).await.expect("the store opens");

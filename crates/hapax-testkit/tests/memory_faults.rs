@@ -1,5 +1,7 @@
 //! What goes wrong on request in the memory store and broker, and what must hold then.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
 use std::time::Duration;
 
 use hapax_core::{

@@ -1,5 +1,7 @@
 //! The consumer on the in-memory store and broker: every turn a message can take.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -396,7 +398,7 @@ async fn a_dead_letter_of_a_key_blocks_it_until_it_is_discarded() {
     assert!(stopped.is_err(), "what queues up behind a dead letter keeps the consumer from being idle");
     assert_eq!(bench.store.number("good"), 0);
     bench.store.discard(bench.dead().await[0].number).await.unwrap();
-    bench.store.advance(Duration::from_secs(60)); // the leases of the run that was cut off
+    bench.store.advance(Duration::from_mins(1)); // the leases of the run that was cut off
     assert_eq!(consumer().run().await.unwrap().handled, 1);
     assert_eq!(bench.store.number("good"), 1);
 }
@@ -473,7 +475,7 @@ async fn a_clean_end_makes_nothing_suspect() {
     let bench = Bench::new();
     bench.publish("a", "x");
     bench.consumer().on("Paid", pay).run().await.unwrap();
-    let beats = bench.store.beat(&name(), &InstanceId("me".into()), Duration::from_secs(60)).await.unwrap();
+    let beats = bench.store.beat(&name(), &InstanceId("me".into()), Duration::from_mins(1)).await.unwrap();
     assert!(beats.is_empty());
 }
 
@@ -548,8 +550,8 @@ async fn case_12_a_message_older_than_what_was_purged_is_ambiguous() {
     };
     bench.broker.publish("orders", old("a", 0));
     bench.consumer().on("Paid", pay).run().await.unwrap();
-    bench.store.advance(Duration::from_secs(20 * 24 * 3600));
-    let purged = bench.store.purge(&name(), Duration::from_secs(14 * 24 * 3600), 1_000).await.unwrap();
+    bench.store.advance(Duration::from_hours(20 * 24));
+    let purged = bench.store.purge(&name(), Duration::from_hours(14 * 24), 1_000).await.unwrap();
     assert_eq!(purged.rows, 1);
     bench.broker.publish("orders", old("a", 0));
     let summary = bench.consumer().on("Paid", pay).run().await.unwrap();

@@ -185,7 +185,7 @@ async fn select<D: SqlTarget>(which: &Which, store: &SqlStore<D>) -> Result<Vec<
 /// What became of redriven messages.
 #[derive(Debug, Default)]
 struct Redriven {
-    redriven: u64,
+    sent: u64,
     lost: u64,
     without_id: u64,
     handled: u64,
@@ -235,13 +235,13 @@ fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
         say!(
             "{}",
             json!({
-                "redriven": done.redriven, "lost": done.lost, "without_id": done.without_id,
+                "redriven": done.sent, "lost": done.lost, "without_id": done.without_id,
                 "handled": done.handled, "dead": done.dead, "skipped": done.skipped,
             })
         );
         return;
     }
-    say!("{} redriven", done.redriven);
+    say!("{} redriven", done.sent);
     if done.handled + done.dead > 0 {
         say!("{} handled, {} dead again", done.handled, done.dead);
     }
@@ -273,7 +273,7 @@ async fn send_all<D: SqlTarget>(
         }
         let wish = Wish { number: letter.number, id: given, by: &by };
         match store.redrive(&wish).await {
-            Ok(()) => done.redriven += 1,
+            Ok(()) => done.sent += 1,
             Err(error) if error.code() == Code::RedriveLost => done.lost += 1,
             Err(error) if error.code() == Code::RedriveNeedsId => done.without_id += 1,
             Err(error) => return Err(error.into()),

@@ -90,15 +90,15 @@ async fn get<D: SqlTarget>(
             }
         }
     }
-    not_found_unless(found, &id)
+    Ok(not_found_unless(found, &id))
 }
 
-fn not_found_unless(found: bool, id: &MessageId) -> Result<ExitCode, Trouble> {
+fn not_found_unless(found: bool, id: &MessageId) -> ExitCode {
     if found {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     eprintln!("no record of `{id}`");
-    Ok(ExitCode::from(FINDINGS))
+    ExitCode::from(FINDINGS)
 }
 
 fn row_json(consumer: &ConsumerName, row: &InboxRow) -> Value {
@@ -181,7 +181,7 @@ async fn why<D: SqlTarget>(
             say!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");
         }
     }
-    not_found_unless(found, &id)
+    Ok(not_found_unless(found, &id))
 }
 
 async fn purge<D: SqlTarget>(

@@ -70,7 +70,10 @@ fn check_rows(number: usize, step: &Step, rows: u64) -> hapax::Result {
 
 /// A value that the database cannot take (SQLSTATE class 22) will not get better by trying again.
 fn verdict(error: sqlx::Error) -> Failure {
-    let state = error.as_database_error().and_then(|error| error.code()).map(std::borrow::Cow::into_owned);
+    let state = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code)
+        .map(std::borrow::Cow::into_owned);
     match state {
         Some(state) if state.len() == 5 && state.starts_with("22") => {
             Failure::Reject(Fault::new(Code::ParameterInvalid, error))

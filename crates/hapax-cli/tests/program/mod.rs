@@ -10,7 +10,7 @@ use sqlx::{Connection as _, SqliteConnection};
 use tempfile::TempDir;
 
 /// More than anything here takes on a busy machine.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// A folder of its own, which goes with the test.
 pub(crate) struct Folder(TempDir);

@@ -11,7 +11,7 @@ use hapax_core::{DeadFilter, DeadLetters as _, Envelope};
 use hapax_testkit::process::{Running, Subject};
 
 /// A debug build that starts while others compile may take its time.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The steps of a delivery at which the process can end.
 pub(crate) const STEPS: [&str; 11] = [
