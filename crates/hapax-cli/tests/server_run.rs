@@ -131,8 +131,9 @@ mod server {
             server.heal();
             running.wait_output(sign, SOON).await;
         }
-        let summary = Ended::of(running).await.json(0).remove(0);
-        assert_eq!((&summary["retried"], &summary["waiting"]), (&0.into(), &0.into()), "nobody's attempt");
+        let ended = Ended::of(running).await;
+        let summary = &ended.json(0)[0];
+        assert_eq!((&summary["retried"], &summary["waiting"]), (&0.into(), &0.into()), "{ended}");
         assert!(rows(database.url()).await == payments::rows(&sqlite).await);
         delete(&queue).await;
         database.remove().await
