@@ -15,10 +15,12 @@ const HANDLE: &str = "hapax_handle_seconds";
 const COMMIT: &str = "hapax_commit_seconds";
 const DELIVERY: &str = "hapax_delivery_seconds";
 const PURGED: &str = "hapax_purged_rows_total";
+const WAITING: &str = "hapax_waiting_messages";
+const DEAD: &str = "hapax_dead_letters";
 
 /// Tells the recorder what each metric means. Call it once after installing a recorder.
 pub fn describe() {
-    use metrics::{Unit, describe_counter, describe_histogram};
+    use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
     describe_counter!(MESSAGES, "Messages that ended, by consumer and outcome (handled, duplicate, dead)");
     describe_counter!(RETRIES, "Attempts after the first, by consumer");
     describe_counter!(PAYLOAD_DIFFERS, "Copies under a known id whose payload differs, by consumer");
@@ -32,6 +34,11 @@ pub fn describe() {
     describe_histogram!(HANDLE, Unit::Seconds, "One call of a handler");
     describe_histogram!(COMMIT, Unit::Seconds, "Checking and committing a transaction");
     describe_histogram!(DELIVERY, Unit::Seconds, "From receiving a message to settling it");
+    describe_gauge!(WAITING, "Messages in the waiting room, by consumer; refreshed every 10 s");
+    describe_gauge!(
+        DEAD,
+        "Dead letters that nobody has redriven or discarded, by consumer; refreshed every 10 s"
+    );
     describe_counter!(PURGED, "Inbox rows removed by the janitor, by consumer");
 }
 
@@ -76,6 +83,13 @@ pub(crate) fn committed(consumer: &ConsumerName, took: Duration) {
 
 pub(crate) fn delivered(consumer: &ConsumerName, took: Duration) {
     metrics::histogram!(DELIVERY, "consumer" => label(consumer)).record(took);
+}
+
+pub(crate) fn kept(consumer: &ConsumerName, waiting: u64, dead: u64) {
+    // Exact up to 4 thousand million, which no operator will let it come to.
+    let count = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
+    metrics::gauge!(WAITING, "consumer" => label(consumer)).set(count(waiting));
+    metrics::gauge!(DEAD, "consumer" => label(consumer)).set(count(dead));
 }
 
 pub(crate) fn purged(consumer: &ConsumerName, rows: u64) {

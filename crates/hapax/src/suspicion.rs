@@ -8,17 +8,22 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, ConsumerStore, ErrorKind, InstanceBeat, InstanceId, Instances, Timestamp};
+use hapax_core::{
+    ConsumerName, ConsumerStore, DeadFilter, ErrorKind, InstanceBeat, InstanceId, Instances, Timestamp,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::job::Suspect;
 use crate::keeper::wait;
+use crate::metrics;
 use crate::shared::Shared;
 
 /// How often an instance gives a sign of life.
 const BEAT: Duration = Duration::from_secs(2);
+/// Waiting and dead messages are counted once in so many beats.
+const COUNT_EVERY: u32 = 5;
 /// An instance whose sign of life was seen to change within this time is alive.
 const ALIVE: Duration = Duration::from_secs(10);
 /// How long an unclean end makes suspects: longer than brokers take to deliver again.
@@ -86,7 +91,13 @@ impl<S: ConsumerStore, T, R> Shared<S, T, R> {
     /// Gives signs of life and notes the others', until `done`. A store that takes none is away, even if
     /// no message shows it: a database that was made read-only must not be fetched for.
     pub(crate) async fn beat(&self, instance: InstanceId, done: CancellationToken) {
-        while !wait(BEAT, &done).await {
+        for beats in 1_u32.. {
+            if wait(BEAT, &done).await {
+                return;
+            }
+            if beats % COUNT_EVERY == 0 {
+                self.count_kept().await;
+            }
             match self.store.beat(&self.consumer, &instance, FORGET).await {
                 Ok(beats) => self.suspicion.note(beats),
                 Err(error) if error.kind() == ErrorKind::Unavailable => {
@@ -94,6 +105,15 @@ impl<S: ConsumerStore, T, R> Shared<S, T, R> {
                 }
                 Err(error) => warn!(%error, "the sign of life could not be given"),
             }
+        }
+    }
+
+    /// Shows what the store keeps of this consumer. Two round trips.
+    async fn count_kept(&self) {
+        let filter = DeadFilter { consumer: Some(self.consumer.clone()), ..DeadFilter::default() };
+        let kept = (self.store.depth(&self.consumer).await, self.store.count_dead(&filter).await);
+        if let (Ok(depth), Ok(dead)) = kept {
+            metrics::kept(&self.consumer, depth.total, dead);
         }
     }
 }
