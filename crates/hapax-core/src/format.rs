@@ -126,6 +126,16 @@ impl Format {
 
     /// Reads a message. What cannot be read comes back whole.
     pub fn read(&self, envelope: Envelope) -> Result<RawMessage, Unreadable> {
+        self.read_as(None, envelope)
+    }
+
+    /// Reads a message of the waiting room, which is known by the id it was parked under: an operator
+    /// may have given it one that it does not carry.
+    pub fn read_known(&self, id: MessageId, envelope: Envelope) -> Result<RawMessage, Unreadable> {
+        self.read_as(Some(id), envelope)
+    }
+
+    fn read_as(&self, known: Option<MessageId>, envelope: Envelope) -> Result<RawMessage, Unreadable> {
         // A body that is too large is not parsed: its id is known only if it lies outside the body.
         let too_large = self.max_payload.is_some_and(|max| envelope.body.len() > max);
         let kind = self.find_kind(&envelope, too_large);
@@ -139,11 +149,11 @@ impl Format {
             })
         };
         if too_large {
-            let id = Identity::standard().of(&envelope).ok();
+            let id = known.or_else(|| Identity::standard().of(&envelope).ok());
             let reason = format!("the body is {} bytes long", envelope.body.len());
             return fail(Code::PayloadTooLarge, reason, id, envelope);
         }
-        let id = match self.identity.of(&envelope) {
+        let id = match known.map_or_else(|| self.identity.of(&envelope), Ok) {
             Ok(id) => id,
             Err(error) => return fail(error.code(), error.to_string(), None, envelope),
         };

@@ -183,7 +183,11 @@ impl<D: Dialect> Connections<D> {
     async fn open(&self) -> Result<Raw<D>> {
         let opened = answered(self.limits.connect, D::open(&self.options)).await;
         opened.map_err(|error| {
-            let (kind, code) = crate::error::meaning::<D>(&error);
+            let (kind, code) = match &error {
+                // A listener that hangs up at once, as one does that starts or has no server behind it.
+                sqlx::Error::Protocol(_) => (ErrorKind::Unavailable, Code::StoreUnavailable),
+                error => crate::error::meaning::<D>(error),
+            };
             Error::new(kind, code, format!("cannot connect to the {}", self.place)).because(error)
         })
     }

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hapax_core::{
-    ConsumerStore, Delivery, Envelope, Error, Fetched, Format, Lane, MessageId, Settler, Source, crash_point,
+    ConsumerStore, Delivery, Envelope, Error, Fetched, Format, Lane, MessageId, RawMessage, Settler, Source,
+    Unreadable, crash_point,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -23,20 +24,18 @@ const LOOK_UP: Duration = Duration::from_millis(500);
 
 /// Reads a message from its envelope.
 pub(crate) fn read(format: &Format, envelope: Envelope) -> Content {
-    match format.read(envelope) {
-        Ok(message) => Content::Message(message),
-        Err(unreadable) => Content::Unreadable(unreadable),
-    }
+    content(format.read(envelope))
 }
 
-impl Content {
-    /// A message of the waiting room is known by the id it was parked under, which an operator may
-    /// have given it.
-    pub(crate) fn take_id(&mut self, id: MessageId) {
-        match self {
-            Self::Message(message) => message.id = id,
-            Self::Unreadable(unreadable) => unreadable.id = Some(id),
-        }
+/// A message of the waiting room, by the id it was parked under.
+pub(crate) fn read_known(format: &Format, id: MessageId, envelope: Envelope) -> Content {
+    content(format.read_known(id, envelope))
+}
+
+fn content(read: Result<RawMessage, Unreadable>) -> Content {
+    match read {
+        Ok(message) => Content::Message(message),
+        Err(unreadable) => Content::Unreadable(unreadable),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::{Error, Store};
+use hapax_core::{Code, Error, Store};
 use tokio::sync::{Mutex, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -67,7 +67,7 @@ impl Outage {
         }
         warn!(%error, "the store is away; fetching stops until it is back");
         self.set_away(true);
-        let back = ask(store, times, stop).await;
+        let back = ask(store, error.code(), times, stop).await;
         if back {
             info!("the store is back");
             self.ended.fetch_add(1, Ordering::SeqCst);
@@ -78,7 +78,7 @@ impl Outage {
     }
 }
 
-async fn ask<S: Store>(store: &S, times: u32, stop: &CancellationToken) -> bool {
+async fn ask<S: Store>(store: &S, mut told: Code, times: u32, stop: &CancellationToken) -> bool {
     let mut pause = FIRST.saturating_mul(1 << times.saturating_sub(1).min(10)).min(LONGEST);
     loop {
         tokio::select! {
@@ -86,8 +86,13 @@ async fn ask<S: Store>(store: &S, times: u32, stop: &CancellationToken) -> bool 
             () = tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)) => {}
         }
         // Not under the select: a connection attempt is never cancelled half way.
-        if store.ping().await.is_ok() {
-            return true;
+        match store.ping().await {
+            Ok(()) => return true,
+            Err(error) if error.code() != told => {
+                warn!(%error, "the store is still away, now for another reason");
+                told = error.code();
+            }
+            Err(_) => {}
         }
         pause = (pause * 2).min(LONGEST);
     }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::brake::Pass;
-use crate::fetch::{free_room, read};
+use crate::fetch::{free_room, read_known};
 use crate::job::{Hold, Job, Order, Slot, lane_of};
 use crate::keeper::WAITING_LEASE;
 use crate::metrics;
@@ -111,8 +111,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     fn waiting_job(&self, format: &Format, waiting: Waiting, permit: Option<OwnedSemaphorePermit>) -> Job<R> {
         let kept = self.hands.keep_waiting(waiting.place);
         let slot = Slot { _permit: permit, _kept: Some(kept) };
-        let mut content = read(format, waiting.envelope);
-        content.take_id(waiting.id);
+        let content = read_known(format, waiting.id, waiting.envelope);
         let mut job = Job::new(content, Hold::Waiting(waiting.place), slot);
         job.failures = waiting.failures;
         job.lane = waiting.order.filter(|_| self.settings.order == Order::Lane).map(|lane| lane_of(&lane));
