@@ -207,5 +207,6 @@ fn of_database<D: Arena>(store: &SqlStore<D>, error: sqlx::Error) -> Error {
 
 /// What only a mistake in this program can cause.
 pub(super) fn defect(error: impl StdError + Send + Sync + 'static) -> Error {
-    Error::new(ErrorKind::Broken, Code::StoreFailed, "the measurement failed by a defect of its own").because(error)
+    Error::new(ErrorKind::Broken, Code::StoreFailed, "the measurement failed by a defect of its own")
+        .because(error)
 }

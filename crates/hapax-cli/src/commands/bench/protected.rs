@@ -4,8 +4,8 @@ use std::path::Path;
 
 use hapax::sql::{SqlStore, SqlTx};
 use hapax::{
-    Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind, Format, Message, Part, Pointer, Source,
-    Store as _, Summary,
+    Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind, Format, Message, Part,
+    Pointer, Source, Store as _, Summary,
 };
 use tokio_util::sync::CancellationToken;
 

@@ -50,7 +50,10 @@ impl Report {
             println!("{}", json!({ "rows": self.0.iter().map(row).collect::<Vec<_>>() }));
             return;
         }
-        println!("{:20} {:>12} {:>7} {:>10}   from slowest to fastest round", "", "messages/s", "ratio", "p99");
+        println!(
+            "{:20} {:>12} {:>7} {:>10}   from slowest to fastest round",
+            "", "messages/s", "ratio", "p99"
+        );
         for line in &self.0 {
             let (slowest, fastest) = line.extremes();
             println!(
@@ -96,7 +99,9 @@ impl Line {
 fn surroundings(args: &Bench, place: &str) -> String {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let Bench { messages, workers, rounds, .. } = args;
-    format!("{cores} cores; {place}; {workers} workers; {messages} messages a row and round; medians of {rounds} rounds")
+    format!(
+        "{cores} cores; {place}; {workers} workers; {messages} messages a row and round; medians of {rounds} rounds"
+    )
 }
 
 /// Rounded to what a measurement can mean: to tenths with 10, to hundredths with 100.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{Pool, Sqlite, SqlStr, Transaction};
+use sqlx::{Pool, SqlStr, Sqlite, Transaction};
 
 use super::ground::{Arena, statements};
 use super::payments::Payment;
@@ -50,7 +50,8 @@ WHERE {orders}.id = p.id";
 
     async fn drops(pool: &Pool<Self>, schema: &str) -> Result<String, sqlx::Error> {
         let prefix = format!("{schema}_");
-        let names = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, length($1)) = $1";
+        let names =
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, length($1)) = $1";
         let tables: Vec<String> = sqlx::query_scalar(names).bind(prefix).fetch_all(pool).await?;
         Ok(tables.iter().map(|table| format!("DROP TABLE {table};")).collect::<Vec<_>>().concat())
     }
