@@ -18,6 +18,9 @@ const PAGE: &str = "docs/soak.md";
 pub(crate) fn run(length: &Length) -> Result {
     packages::ensure()?;
     let servers = Servers::ensure()?;
+    // Told to build one test, cargo leaves out the program that this test kills.
+    let subject = ["build", "--release", "--package", "hapax-testkit", "--example", "subject"];
+    steps::run("the consumer", &mut steps::cargo(subject))?;
     let mut soak = steps::cargo([
         "test",
         "--release",

@@ -1,8 +1,10 @@
-//! A consumer that tests kill: `subject STORE SOURCE [split]`.
+//! A consumer that tests kill: `subject STORE SOURCE [split] [forever]`.
 //!
 //! STORE is a store's URL; SOURCE is `file:PATH`, `queue:NAME` or `rabbit:NAME` (on `HAPAX_TEST_RABBITMQ`).
 //! Each message that takes effect leaves one row in the table `ledger`. With `split` the inbox row is
-//! written in a transaction of its own: the mistake that the crash suite must find.
+//! written in a transaction of its own: the mistake that the crash suite must find. With `forever` it runs
+//! until SIGTERM, with a service's leases; otherwise it ends when nothing more comes, and takes soon what
+//! another instance has left.
 
 use std::error::Error;
 use std::future::Future;
@@ -155,14 +157,16 @@ delegate_roles!(SplitInbox<S>, 0);
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [store, source, form @ ..] = args.as_slice() else {
-        eprintln!("subject STORE SOURCE [split]");
+        eprintln!("subject STORE SOURCE [split] [forever]");
         return ExitCode::from(2);
     };
-    let split = form.iter().any(|word| word == "split");
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter("warn,hapax=info").init();
+    let says = |word: &str| form.iter().any(|said| said == word);
+    let form = Form { split: says("split"), forever: says("forever") };
     let ran = if store.starts_with("sqlite:") {
-        run(SqlStore::<Sqlite>::connect(store).await, source, split).await
+        run(SqlStore::<Sqlite>::connect(store).await, source, form).await
     } else {
-        run(SqlStore::<Postgres>::connect(store).await, source, split).await
+        run(SqlStore::<Postgres>::connect(store).await, source, form).await
     };
     match ran {
         Ok(summary) => {
@@ -176,10 +180,17 @@ async fn main() -> ExitCode {
     }
 }
 
+/// How it consumes.
+#[derive(Clone, Copy)]
+struct Form {
+    split: bool,
+    forever: bool,
+}
+
 async fn run<D: Ledger>(
     store: Result<SqlStore<D>, hapax::Error>,
     source: &str,
-    split: bool,
+    form: Form,
 ) -> Result<hapax::Summary, Box<dyn Error>> {
     let store = store?;
     store.migrate().await?;
@@ -189,6 +200,7 @@ async fn run<D: Ledger>(
     store.finish(tx).await?;
     let source = match source.split_once(':') {
         Some(("file", path)) => BoxSource::new(Lines::file(path)),
+        Some(("queue", queue)) if form.forever => BoxSource::new(store.queue(queue)),
         Some(("queue", queue)) => BoxSource::new(store.queue(queue).lease(Duration::from_secs(1))),
         Some(("rabbit", queue)) => {
             let broker = hapax::rabbitmq::RabbitMq::new(&hapax_testkit::servers::rabbitmq_url())?;
@@ -196,10 +208,18 @@ async fn run<D: Ledger>(
         }
         _ => return Err(format!("`{source}` is no source").into()),
     };
-    if split { consume(SplitInbox(store), source).await } else { consume(store, source).await }
+    if form.split {
+        consume(SplitInbox(store), source, form).await
+    } else {
+        consume(store, source, form).await
+    }
 }
 
-async fn consume<S: ConsumerStore>(store: S, source: BoxSource) -> Result<hapax::Summary, Box<dyn Error>>
+async fn consume<S: ConsumerStore>(
+    store: S,
+    source: BoxSource,
+    form: Form,
+) -> Result<hapax::Summary, Box<dyn Error>>
 where
     Worker: Handler<S, Job>,
 {
@@ -207,20 +227,24 @@ where
         .identity("json:/id".parse::<Identity>()?)
         .kind(TypeRule::Always("Job".to_owned()))
         .key(Part::Json("/key".parse()?));
-    let consumer = Consumer::new("subject", store, source)?
+    let mut consumer = Consumer::new("subject", store, source)?
         .format(format)
         .retry(
             Retry::exponential().attempts(3).first(Duration::from_millis(20)).max(Duration::from_millis(100)),
         )
         .batch(5)
         .concurrency(2)
-        .until_idle(Duration::from_millis(1_500))
         .on_handler::<Job, _>("Job", Worker);
+    if !form.forever {
+        consumer = consumer.until_idle(Duration::from_millis(1_500));
+    }
     Ok(consumer.run_until(terminated()).await?)
 }
 
+/// Asked for the first time when the consumer is set up, which it says then.
 async fn terminated() {
     use tokio::signal::unix::{SignalKind, signal};
+    eprintln!("running");
     match signal(SignalKind::terminate()) {
         Ok(mut signal) => drop(signal.recv().await),
         Err(_) => std::future::pending().await,

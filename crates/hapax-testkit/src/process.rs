@@ -65,6 +65,17 @@ impl Subject {
         Self { program: program.into(), args: Vec::new(), environment: Vec::new(), folder: None }
     }
 
+    /// An example of the package whose tests are running. `cargo test` builds the examples along with the
+    /// tests; told to build certain tests only, it needs `cargo build --example NAME` first.
+    ///
+    /// Fails if the running program has no path.
+    pub fn example(name: &str) -> io::Result<Self> {
+        let mut path = std::env::current_exe()?;
+        path.pop(); // the test's own name
+        path.pop(); // deps
+        Ok(Self::new(path.join("examples").join(name)))
+    }
+
     /// Adds one argument.
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
@@ -116,7 +127,9 @@ impl Subject {
         // Files, not pipes: a process that nobody reads from must not block, and what it said before it was
         // killed must be there at once.
         command.stdin(Stdio::null()).stdout(stdout.reopen()?).stderr(stderr.reopen()?);
-        let process = OwnedChild::spawn(&mut command, Signal::Kill, None)?;
+        let process = OwnedChild::spawn(&mut command, Signal::Kill, None).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot start {}: {error}", self.program.display()))
+        })?;
         Ok(Running { subject: self.clone(), process, stdout, stderr })
     }
 }

@@ -63,6 +63,7 @@ pub(crate) async fn demonstrate(shop: &Shop) -> Result<(), BoxError> {
             let publisher = broker.publisher();
             publisher.declare_queue(&shop.queue).await?;
             publish_twice(&payments, &publisher, &shop.queue).await?;
+            publisher.close().await;
             consume(store, broker.source(&shop.queue), shop.strategy).await?
         }
     };

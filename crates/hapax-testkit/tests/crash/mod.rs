@@ -2,7 +2,6 @@
 //! second connection.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use hapax::sql::{Dialect, SqlStore};
@@ -31,12 +30,9 @@ pub(crate) const STEPS: [&str; 11] = [
 /// The steps of setting a message aside.
 pub(crate) const ASIDE: [&str; 2] = ["before-set-aside", "after-set-aside"];
 
-/// The program that is killed. Examples are built along with the tests.
+/// The program that is killed.
 pub(crate) fn subject(store: &str, source: &str) -> Subject {
-    let mut path: PathBuf = std::env::current_exe().expect("a test has a path");
-    path.pop(); // deps
-    path.pop();
-    Subject::new(path.join("examples/subject")).arg(store).arg(source)
+    Subject::example("subject").expect("a test has a path").arg(store).arg(source)
 }
 
 /// Twenty messages, with every third copied at once and again at the end, one that fails once and one

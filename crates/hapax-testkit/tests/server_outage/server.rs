@@ -1,0 +1,5 @@
+mod broken;
+mod contended;
+mod dropped;
+mod ground;
+mod stopped;
