@@ -18,6 +18,9 @@ use crate::job::{Content, Flaw, Hold, Job, Order};
 use crate::metrics;
 use crate::shared::{OtherPayload, Shared, Strategy, UnknownType};
 
+/// A store that takes longer over a question was away.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// What became of a message once its transaction is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -114,9 +117,29 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 Err(setback)
             }
             Err((setback, Connection::Lost)) => {
+                let setback = self.unless_silent(setback).await;
                 self.store.abort(tx).await;
                 Err(setback)
             }
+        }
+    }
+
+    /// A handler that ran out of time may have waited for the store. If the store has nothing to say to us
+    /// either, or only after a while, that is nobody's attempt. Asked at once, before it may be back.
+    async fn unless_silent(&self, setback: Setback) -> Setback {
+        let timed_out = matches!(&setback, Setback::Failed { failure: Failure::Retry(fault), .. }
+            if fault.code() == Code::HandlerTimedOut);
+        if !timed_out {
+            return setback;
+        }
+        let asked = Instant::now();
+        match self.store.ping().await {
+            Ok(()) if asked.elapsed() < SILENCE => setback,
+            Ok(()) => {
+                let context = "the store was silent while a handler ran out of time";
+                Setback::Away(Error::new(ErrorKind::Unavailable, Code::StoreUnavailable, context))
+            }
+            Err(error) => Setback::Away(error),
         }
     }
 

@@ -390,7 +390,9 @@ async fn idle<S: ConsumerStore, T, R>(
     loop {
         tokio::time::sleep(IDLE_CHECK).await;
         let now = shared.vitals.summary();
-        if now != seen || !crew.is_idle() || shared.outage.is_away() {
+        // Nobody knows whether a queue is empty while its broker is away.
+        let cut_off = shared.outage.is_away() || !shared.vitals.source_connected.load(Ordering::Relaxed);
+        if now != seen || !crew.is_idle() || cut_off {
             seen = now;
             since = tokio::time::Instant::now();
             continue;
