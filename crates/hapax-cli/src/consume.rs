@@ -45,7 +45,17 @@ pub(crate) async fn parts<D: SqlTarget>(
     Ok(Parts { format, handlers })
 }
 
-/// Opens a consumer's source.
+/// Asks whether a consumer's source can be consumed from; takes no message.
+pub(crate) async fn check_source<D: SqlTarget>(
+    config: &Config,
+    settings: &Settings,
+    store: &SqlStore<D>,
+) -> Result<(), Trouble> {
+    let checked = source(config, settings, store)?.check().await;
+    checked.map_err(|error| at_source(config, settings, error))
+}
+
+/// Opens a consumer's source, by which a broker begins to send it messages.
 pub(crate) async fn open_source<D: SqlTarget>(
     config: &Config,
     settings: &Settings,

@@ -178,6 +178,12 @@ pub trait Source: Send + 'static {
         async { Ok(()) }
     }
 
+    /// Whether it could be consumed from now: the broker answers, and what is to be read is there. Takes
+    /// no message. By default what [`prepare`](Self::prepare) says, for a source that takes none by it.
+    fn check(&mut self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.prepare(1)
+    }
+
     /// Waits for deliveries and hands over at most `max` of what is there; never waits for more.
     ///
     /// Cancel safe: a call that is dropped loses no delivery. An error ends the consumer, so only
@@ -198,7 +204,8 @@ pub trait Source: Send + 'static {
 /// The half of a source that settles and extends deliveries.
 pub trait Settler<R: Send>: Clone + Send + Sync + 'static {
     /// Settles a batch, with a result per entry in the same order. A failed ack changes nothing: the
-    /// message comes again and is a duplicate.
+    /// message comes again and is a duplicate. So is one whose receipt the broker no longer knows: the
+    /// answer may be [`ErrorKind::NotFound`](crate::ErrorKind::NotFound) or, where it cannot tell, `Ok`.
     fn settle(&self, settlements: Vec<Settlement<R>>) -> impl Future<Output = Vec<Result<(), Error>>> + Send;
 
     /// Keeps deliveries from being taken away while their handlers run.

@@ -91,7 +91,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Checks the schema's version: [`Code::SchemaMissing`] or [`Code::SchemaTooNew`].
     fn check(&self) -> impl Future<Output = Result<()>> + Send;
 
-    /// How many transactions can be open at once.
+    /// How many workers it can serve: each holds a connection of its own, also where, as on SQLite, their
+    /// transactions take turns.
     fn capacity(&self) -> usize;
 
     /// A number that tells this store from others in the process, see [`StoreReceipt`].
@@ -176,7 +177,8 @@ pub trait Inbox: Store {
     ) -> impl Future<Output = Result<Vec<Option<InboxRow>>>> + Send;
 
     /// Records a message as done in a transaction of its own, unless it is recorded: the last step of
-    /// the lazy strategy where the handler has no transaction. Says whether the row is new.
+    /// the lazy strategy where the handler has no transaction. Says whether the row is new. A row that waits
+    /// counts as new for the key that names its place in the waiting room, and turns to done.
     fn record(&self, consumer: &ConsumerName, key: &Key) -> impl Future<Output = Result<bool>> + Send;
 
     /// The same in a handler's transaction, after the handler: the last step of the lazy strategy. Says
@@ -360,8 +362,8 @@ pub struct DeadLetter {
     pub envelope: Envelope,
 }
 
-/// Which dead letters an operator asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// Which dead letters an operator asks for. By default the first hundred of all.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeadFilter {
     /// Of this consumer only.
     pub consumer: Option<ConsumerName>,
@@ -373,6 +375,12 @@ pub struct DeadFilter {
     pub after: Option<DeadNumber>,
     /// At most so many, in the order of their numbers.
     pub limit: u32,
+}
+
+impl Default for DeadFilter {
+    fn default() -> Self {
+        Self { consumer: None, reason: None, id: None, after: None, limit: 100 }
+    }
 }
 
 /// A redrive: who asks for it, and under which id.
@@ -404,11 +412,13 @@ pub trait DeadLetters: Store {
     fn count_dead(&self, filter: &DeadFilter) -> impl Future<Output = Result<u64>> + Send;
 
     /// Moves a dead letter to the waiting room under its own id, due now. Compare-and-swap: of two
-    /// operators the slower gets [`Code::RedriveLost`]. [`Code::RedriveNeedsId`] if it has no id.
+    /// operators the slower gets [`Code::RedriveLost`]. [`Code::RedriveNeedsId`] if it has no id,
+    /// [`ErrorKind::Busy`] if a message of its id is waiting already.
     fn redrive(&self, redrive: &Redrive<'_>) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes a dead letter for good. Its inbox row stays `dead`, so that late copies are still acked;
-    /// messages of its key that queued up behind it go on.
+    /// messages of its key that queued up behind it go on. [`ErrorKind::NotFound`] if it was redriven or
+    /// discarded before, with [`Code::RedriveLost`], or never was.
     fn discard(&self, number: DeadNumber) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -47,12 +47,24 @@ impl Intake {
     /// The first subscription. What no waiting will mend is an error at once, and so is a broker that
     /// cannot be reached before the time is up.
     pub(crate) async fn first(&self) -> Result<Subscription, Error> {
+        self.in_time(|| self.subscribe()).await
+    }
+
+    /// The same without a subscription, which the broker would answer with messages.
+    pub(crate) async fn look(&self) -> Result<(), Error> {
+        self.in_time(|| self.find()).await
+    }
+
+    async fn in_time<T, F>(&self, attempt: impl Fn() -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
         let limit = self.broker.time_to_connect();
         let deadline = Instant::now() + limit;
         let mut backoff = Backoff::new();
         loop {
-            let cause = match timeout_at(deadline, self.subscribe()).await {
-                Ok(Ok(subscription)) => return Ok(subscription),
+            let cause = match timeout_at(deadline, attempt()).await {
+                Ok(Ok(result)) => return Ok(result),
                 Ok(Err(cause)) => cause,
                 Err(_) => error::connect_timed_out(&self.broker.address(), limit),
             };
@@ -116,6 +128,27 @@ impl Intake {
             Ok(Err(cause)) => Err(error::queue(self.queue.as_str(), cause)),
             Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
         }
+    }
+
+    /// A queue that is declared by a subscription need not be there yet.
+    async fn find(&self) -> Result<(), Error> {
+        let mut link = self.broker.open().await?;
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let found = async {
+            let channel = link.channel().await?;
+            link.keep(channel.clone());
+            if !self.declare {
+                channel.queue_declare(self.queue.clone(), passive, FieldTable::default()).await?;
+            }
+            Ok(())
+        };
+        let limit = self.broker.time_to_connect();
+        let found = match timeout(limit, found).await {
+            Ok(found) => found.map_err(|cause| error::queue(self.queue.as_str(), cause)),
+            Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
+        };
+        link.close().await;
+        found
     }
 
     async fn consume(&self, link: &Link) -> lapin::Result<(Channel, Consumer)> {

@@ -187,6 +187,10 @@ impl Source for RabbitSource {
         Ok(())
     }
 
+    async fn check(&mut self) -> Result<(), Error> {
+        self.intake(1)?.look().await
+    }
+
     async fn next(&mut self, max: usize) -> Result<Fetched<Receipt>, Error> {
         self.prepare(max).await?;
         loop {

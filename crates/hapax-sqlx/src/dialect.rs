@@ -135,7 +135,7 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     /// The highest number a dead letter was ever given.
     const LAST_DEAD: &'static str;
     /// The claim's statements; what they mean is the dialect's own affair.
-    const CLAIM: [&'static str; 5];
+    const CLAIM: [&'static str; 6];
     /// The keys that must queue up.
     const HELD: &'static str;
     /// Whether writes are taken: answers 1 as far as reading can tell.

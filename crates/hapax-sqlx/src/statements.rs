@@ -122,6 +122,7 @@ statements! {
     claim_third = D::CLAIM[2];
     claim_fourth = D::CLAIM[3];
     claim_fifth = D::CLAIM[4];
+    claim_sixth = D::CLAIM[5];
     held = D::HELD;
     horizon = "SELECT sent_at FROM {horizon} WHERE consumer = $1";
 

@@ -19,6 +19,9 @@ use hapax::{
 };
 use hapax_testkit::delegate_roles;
 use serde::Deserialize;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// What a message asks the handler to do.
 #[derive(Deserialize)]
@@ -160,7 +163,9 @@ async fn main() -> ExitCode {
         eprintln!("subject STORE SOURCE [split] [forever]");
         return ExitCode::from(2);
     };
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter("warn,hapax=info").init();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let filter = Targets::new().with_default(Level::WARN).with_target("hapax", Level::INFO);
+    tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let says = |word: &str| form.iter().any(|said| said == word);
     let form = Form { split: says("split"), forever: says("forever") };
     let ran = if store.starts_with("sqlite:") {

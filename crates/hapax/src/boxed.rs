@@ -24,6 +24,7 @@ trait ErasedSource: Send {
     fn settler(&self) -> BoxSettler;
     fn name(&self) -> String;
     fn prepare(&mut self, in_flight: usize) -> BoxFuture<'_, Result<(), Error>>;
+    fn check(&mut self) -> BoxFuture<'_, Result<(), Error>>;
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Fetched<BoxReceipt>, Error>>;
     fn is_connected(&self) -> bool;
     fn close(&mut self) -> BoxFuture<'_, ()>;
@@ -51,6 +52,10 @@ impl<S: Source> ErasedSource for Erase<S> {
 
     fn prepare(&mut self, in_flight: usize) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(self.0.prepare(in_flight))
+    }
+
+    fn check(&mut self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(self.0.check())
     }
 
     fn next(&mut self, max: usize) -> BoxFuture<'_, Result<Fetched<BoxReceipt>, Error>> {
@@ -146,6 +151,10 @@ impl Source for BoxSource {
 
     async fn prepare(&mut self, in_flight: usize) -> Result<(), Error> {
         self.0.prepare(in_flight).await
+    }
+
+    async fn check(&mut self) -> Result<(), Error> {
+        self.0.check().await
     }
 
     async fn next(&mut self, max: usize) -> Result<Fetched<BoxReceipt>, Error> {

@@ -17,7 +17,11 @@ use crate::job::Job;
 /// update the rows of one key would lock each other out, and in batches deadlock.
 pub(crate) struct Intake<R> {
     queues: Mutex<Queues<R>>,
+    /// Each worker's own, rung when there is something that only it may take.
     bells: Vec<Notify>,
+    /// Rung for whoever waits, once for each message that anybody may take: to wake all workers for one
+    /// message costs as much as a small message does.
+    bell: Notify,
 }
 
 struct Queues<R> {
@@ -30,7 +34,8 @@ impl<R> Intake<R> {
     pub(crate) fn new(workers: usize) -> Self {
         let own = (0..workers).map(|_| VecDeque::new()).collect();
         let queues = Queues { shared: VecDeque::new(), own, closed: false };
-        Self { queues: Mutex::new(queues), bells: (0..workers).map(|_| Notify::new()).collect() }
+        let bells = (0..workers).map(|_| Notify::new()).collect();
+        Self { queues: Mutex::new(queues), bells, bell: Notify::new() }
     }
 
     /// Hands messages to the workers. After `close` they come back.
@@ -39,38 +44,45 @@ impl<R> Intake<R> {
         if queues.closed {
             return jobs;
         }
+        let mut shared = 0;
+        let mut own = vec![false; self.bells.len()];
         for job in jobs {
-            match job.route().map(|route| self.worker_of(route)) {
-                Some(worker) => queues.own[worker].push_back(job),
-                None => queues.shared.push_back(job),
+            if let Some(worker) = job.route().map(|route| self.worker_of(route)) {
+                queues.own[worker].push_back(job);
+                own[worker] = true;
+            } else {
+                queues.shared.push_back(job);
+                shared += 1;
             }
         }
         drop(queues);
-        self.bells.iter().for_each(Notify::notify_one);
+        self.bells.iter().zip(own).filter(|(_, own)| *own).for_each(|(bell, _)| bell.notify_one());
+        (0..shared.min(self.bells.len())).for_each(|_| self.bell.notify_one());
         Vec::new()
     }
 
-    /// Waits until there is something for this worker and takes at most `max` of it; waits `linger`
-    /// for more only if told to. `None` when there will be nothing more.
-    pub(crate) async fn take(&self, worker: usize, max: usize, linger: Duration) -> Option<Vec<Job<R>>> {
-        let mut jobs = self.take_some(worker, max).await?;
-        let until = Instant::now() + linger;
-        while jobs.len() < max && Instant::now() < until {
-            let more = tokio::time::timeout_at(until, self.take_some(worker, max - jobs.len())).await;
-            match more {
-                Ok(Some(more)) => jobs.extend(more),
-                Ok(None) | Err(_) => break,
-            }
-        }
-        Some(jobs)
-    }
-
-    async fn take_some(&self, worker: usize, max: usize) -> Option<Vec<Job<R>>> {
+    /// Waits until there is something for this worker and takes at most `max` of it. `None` when there
+    /// will be nothing more. Nothing is lost when this is dropped before it is ready.
+    pub(crate) async fn take(&self, worker: usize, max: usize) -> Option<Vec<Job<R>>> {
         loop {
             match self.try_take(worker, max) {
-                Ok(jobs) if jobs.is_empty() => self.bells[worker].notified().await,
+                Ok(jobs) if jobs.is_empty() => tokio::select! {
+                    () = self.bells[worker].notified() => {}
+                    () = self.bell.notified() => {}
+                },
                 Ok(jobs) => return Some(jobs),
                 Err(Closed) => return None,
+            }
+        }
+    }
+
+    /// Waits for more, until the batch is full or the time is over. To be run to its end: it holds the batch.
+    pub(crate) async fn fill(&self, worker: usize, max: usize, wait: Duration, jobs: &mut Vec<Job<R>>) {
+        let until = Instant::now() + wait;
+        while jobs.len() < max && Instant::now() < until {
+            match tokio::time::timeout_at(until, self.take(worker, max - jobs.len())).await {
+                Ok(Some(more)) => jobs.extend(more),
+                Ok(None) | Err(_) => break,
             }
         }
     }
@@ -85,6 +97,10 @@ impl<R> Intake<R> {
         let mut jobs: Vec<_> = queues.own[worker].drain(..from_own).collect();
         let from_shared = (max - from_own).min(queues.shared.len());
         jobs.extend(queues.shared.drain(..from_shared));
+        if !queues.shared.is_empty() {
+            // A bell that rings while nobody waits yet rings once, however often it was struck.
+            self.bell.notify_one();
+        }
         Ok(jobs)
     }
 
@@ -145,7 +161,7 @@ mod tests {
         let intake = Intake::new(4);
         intake.push((0..20).map(|n| job(&n.to_string(), Some("k"))).collect());
         let owner = intake.worker_of("k");
-        let taken = intake.take(owner, 100, Duration::ZERO).await.unwrap();
+        let taken = intake.take(owner, 100).await.unwrap();
         assert_eq!(ids(&taken), (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
         assert!((0..4).all(|worker| intake.try_take(worker, 100).unwrap().is_empty()));
     }
@@ -154,10 +170,10 @@ mod tests {
     async fn a_batch_is_what_is_there() {
         let intake = Intake::new(2);
         intake.push(vec![job("a", None), job("b", None), job("c", None)]);
-        assert_eq!(ids(&intake.take(0, 2, Duration::ZERO).await.unwrap()), ["a", "b"]);
-        assert_eq!(ids(&intake.take(1, 2, Duration::ZERO).await.unwrap()), ["c"]);
+        assert_eq!(ids(&intake.take(0, 2).await.unwrap()), ["a", "b"]);
+        assert_eq!(ids(&intake.take(1, 2).await.unwrap()), ["c"]);
         assert!(intake.close().is_empty());
-        assert!(intake.take(1, 2, Duration::ZERO).await.is_none());
+        assert!(intake.take(1, 2).await.is_none());
         assert_eq!(intake.push(vec![job("d", None)]).len(), 1);
     }
 

@@ -69,6 +69,9 @@ impl Default for Batch {
     }
 }
 
+/// With two messages a worker in hand and random keys, three of ten workers would have none.
+const IN_HAND: usize = 8;
+
 /// How a consumer behaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -106,9 +109,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The most deliveries in hand at a time: each worker's batch, and as many waiting for it.
+    /// The most deliveries in hand at a time: each worker's batch, and as many waiting for it; at least
+    /// [`IN_HAND`] a worker, since messages with keys do not spread evenly.
     pub(crate) fn in_flight(&self) -> usize {
-        self.concurrency * self.batch.max * 2
+        self.concurrency * (self.batch.max * 2).max(IN_HAND)
     }
 }
 

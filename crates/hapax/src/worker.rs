@@ -77,18 +77,22 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
         };
         tokio::pin!(busy_again);
-        tokio::select! {
+        let jobs = tokio::select! {
             biased;
-            () = self.abort.cancelled() => None,
-            jobs = self.intake.take(worker.number, worker.max, self.settings.batch.wait) => match jobs {
-                Some(jobs) => Some(self.behind_busy(worker, jobs)),
-                None if worker.busy.is_empty() => None,
-                None => {
-                    busy_again.await;
-                    Some(Vec::new())
-                }
-            },
-            () = &mut busy_again => Some(Vec::new()),
+            () = self.abort.cancelled() => return None,
+            jobs = self.intake.take(worker.number, worker.max) => jobs,
+            () = &mut busy_again => return Some(Vec::new()),
+        };
+        match jobs {
+            Some(mut jobs) => {
+                self.intake.fill(worker.number, worker.max, self.settings.batch.wait, &mut jobs).await;
+                Some(self.behind_busy(worker, jobs))
+            }
+            None if worker.busy.is_empty() => None,
+            None => {
+                busy_again.await;
+                Some(Vec::new())
+            }
         }
     }
 

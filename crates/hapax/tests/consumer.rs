@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hapax::{
-    AmbiguousPolicy, Code, Consumer, ConsumerName, DeadFilter, DeadLetter, DeadLetters, Envelope, ErrorKind,
-    Event, Failure, Format, Handler, InstanceId, Instances as _, Keep, Message, OrReject, Order,
-    OtherPayload, Part, Retention, Retry, Strategy, Summary, UnknownType, Verdict, WaitingRoom,
+    AmbiguousPolicy, ClaimRequest, Code, Consumer, ConsumerName, DeadFilter, DeadLetter, DeadLetters, Digest,
+    Envelope, ErrorKind, Event, Failure, Format, Handler, InstanceId, Instances as _, Keep, Key, Message,
+    MessageId, OrReject, Order, OtherPayload, Part, Retention, Retry, Store as _, Strategy, Summary,
+    UnknownType, Verdict, WaitingRoom,
 };
 use hapax_testkit::memory::{MemoryBroker, MemorySource, MemoryStore, MemoryTx, Op};
 use serde::Deserialize;
@@ -293,6 +294,26 @@ async fn conflicts_and_locks_are_charged_to_nobody() {
     let summary = consumer.on("Paid", pay).run().await.unwrap();
     assert_eq!((summary.handled, summary.dead), (10, 0));
     assert_eq!(bench.store.number("x"), 10);
+}
+
+#[tokio::test]
+async fn a_batch_that_waits_for_more_is_not_lost_when_a_busy_message_is_due() {
+    let bench = Bench::new();
+    bench.publish("held", "x");
+    let (consumer, keys) = (name(), [Key::new(MessageId::new("held").unwrap(), Digest::of(b""))]);
+    let request = ClaimRequest { keys: &keys, ..ClaimRequest::none(&consumer) };
+    let (rival, _) = bench.store.begin_claim(&request).await.unwrap();
+    let run = bench.consumer().concurrency(1).batch_wait(Duration::from_millis(100)).on("Paid", pay).run();
+    let meanwhile = async {
+        for n in 0..10 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            bench.publish(&format!("m{n}"), "x");
+        }
+        drop(rival);
+    };
+    let (summary, ()) = tokio::join!(run, meanwhile);
+    assert_eq!(summary.unwrap().handled, 11);
+    assert_eq!(bench.store.number("x"), 11);
 }
 
 #[tokio::test]

@@ -16,6 +16,8 @@ mod sqlite;
 use std::env;
 
 use hapax::{BoxError, Strategy};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// What is run, and where.
 struct Shop {
@@ -53,10 +55,9 @@ impl Shop {
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .init();
+    let filter: Targets = env::var("RUST_LOG").map_or(Ok(Targets::new()), |text| text.parse())?;
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let shop = Shop::from_environment()?;
     match shop.store.split(':').next() {
         Some("sqlite") => sqlite::orders::demonstrate(&shop).await,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hapax::sql::SqlStore;
-use hapax::{Code, Error, ErrorKind, Health, Source as _, Summary};
+use hapax::{Code, Error, ErrorKind, Health, Summary};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +15,7 @@ use tracing::{info, warn};
 use crate::args::Run;
 use crate::config::Config;
 use crate::config::log::LogFormat;
-use crate::consume::{Configured, at_source, build, open_source, parts};
+use crate::consume::{Configured, at_source, build, check_source, open_source, parts};
 use crate::open::{self, with_store};
 use crate::out::say;
 use crate::sql::SqlTarget;
@@ -54,7 +54,7 @@ async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<Exi
         } else {
             say!("consumer {}: its statements can be checked once the tables are there", settings.name.value);
         }
-        open_source(config, settings, store).await?.close().await;
+        check_source(config, settings, store).await?;
         say!("consumer {}: ok", settings.name.value);
     }
     Ok(ExitCode::SUCCESS)
@@ -68,11 +68,11 @@ async fn consume<D: SqlTarget>(
 ) -> Result<ExitCode, Trouble> {
     check_connections(config)?;
     open::ready(config, store).await?;
-    // All are asked about before the first one takes a message, and the sources last: an opened one is
-    // already given messages.
+    // All are asked about before the first source is opened, since that is already given messages.
     let mut proven = Vec::new();
     for settings in config.consumers.values() {
         proven.push(parts(config, settings, store).await?);
+        check_source(config, settings, store).await?;
     }
     let mut sources = Vec::new();
     for settings in config.consumers.values() {

@@ -71,8 +71,6 @@ pub(crate) struct RabbitMq {
 pub(crate) struct Tls {
     /// The file with the certificate authorities that are trusted.
     pub ca: Placed<PathBuf>,
-    /// The file's text: certificates in PEM.
-    pub pem: String,
 }
 
 /// A Kafka cluster.
@@ -142,10 +140,10 @@ fn exclusive(table: &mut Table<'_>, direct: &'static str, by_file: &'static str)
 
 impl Tls {
     fn read(table: &mut Table<'_>) -> Option<Self> {
-        let file =
-            table.required("ca", "Write `ca = \"/path/to/ca.pem\"`.", |value| value.placed(Value::file))?;
-        let Placed { value: (path, pem), place } = file;
-        Some(Self { ca: Placed::new(path, place), pem })
+        // Read here, so that a file that is not there is found before anything is connected.
+        let path = |value: &Value<'_>| value.file().map(|(path, _)| path);
+        let ca = table.required("ca", "Write `ca = \"/path/to/ca.pem\"`.", |value| value.placed(path))?;
+        Some(Self { ca })
     }
 }
 

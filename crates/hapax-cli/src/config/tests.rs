@@ -511,6 +511,13 @@ fn a_small_prefetch_is_told_and_no_error() {
     assert_eq!(config.consumers["orders"].prefetch(), 10);
 }
 
+#[test]
+fn what_a_file_holds_is_never_printed() {
+    let text =
+        include_str!("../../tests/fixtures/full.toml").replace("/etc/ssl/ca.pem", "/run/secrets/mq-key");
+    assert!(!format!("{:?}", good(&text)).contains("hunter2"));
+}
+
 proptest! {
     #[test]
     fn no_damage_to_a_file_makes_the_reader_panic_or_tell_a_secret(

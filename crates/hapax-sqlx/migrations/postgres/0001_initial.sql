@@ -25,24 +25,31 @@ CREATE TABLE hapax.inbox (
 );
 -- What retention reads. Whole minutes, so that equal keys share one entry: 9 bytes a row, and always
 -- inserted at the end. A BRIN index would be smaller still, but space that a purge frees is used again,
--- after which its ranges hold old and new rows alike and it finds nothing.
-CREATE INDEX inbox_age ON hapax.inbox (consumer, (processed_at / 60000000));
+-- after which its ranges hold old and new rows alike and it finds nothing. Partial, so that no other statement
+-- can be planned on it: one that looks for a message would read every row of its consumer.
+CREATE INDEX inbox_age ON hapax.inbox (consumer, (processed_at / 60000000)) WHERE state = 0;
 
 -- A handler that runs COMMIT would commit its whole batch's claims without their effects. Between a claim
--- and its finish `hapax_claim.open` is on, and then a commit that holds claims is refused.
+-- and its finish `hapax_claim.open` is on, and then a commit that holds claims is refused. One claim of a
+-- transaction is enough for that: the first to pass a trigger's condition turns `on` into `watched`, and the
+-- others no longer pass it.
 CREATE FUNCTION hapax.refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF current_setting('hapax_claim.open', true) = 'on' THEN
+    IF current_setting('hapax_claim.open', true) = 'watched' THEN
         RAISE EXCEPTION 'a handler must not commit: Hapax commits its changes together with the inbox row'
             USING ERRCODE = 'HX050';
     END IF;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER inbox_claimed AFTER INSERT ON hapax.inbox
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.state = 0)
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (CASE WHEN NEW.state = 0 AND current_setting('hapax_claim.open', true) = 'on'
+               THEN set_config('hapax_claim.open', 'watched', true) = 'watched' END)
     EXECUTE FUNCTION hapax.refuse_commit();
 CREATE CONSTRAINT TRIGGER inbox_retried AFTER UPDATE OF state ON hapax.inbox
-    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (OLD.state = 1 AND NEW.state = 0)
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
+    WHEN (CASE WHEN OLD.state = 1 AND NEW.state = 0 AND current_setting('hapax_claim.open', true) = 'on'
+               THEN set_config('hapax_claim.open', 'watched', true) = 'watched' END)
     EXECUTE FUNCTION hapax.refuse_commit();
 
 CREATE TABLE hapax.waiting (

@@ -15,47 +15,56 @@ use crate::value::{Value, values};
 const APPLICATION: &str = "hapax";
 
 /// One statement for all keys. The advisory locks make a rival's uncommitted claim an answer instead
-/// of a wait, and end with the transaction.
+/// of a wait, and end with the transaction. The keys come sorted.
 const INSERT: &str = "\
 INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
-SELECT $1, k.id, k.digest, k.sent_at, {now}, 0
-FROM (SELECT * FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS u(id, digest, sent_at)
-      ORDER BY u.id COLLATE \"C\") k
+SELECT $1, k.id, k.digest, k.sent_at, {at}, 0
+FROM unnest($2::text[], $3::bigint[], $4::bigint[]) AS k(id, digest, sent_at)
 WHERE pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || k.id, {seed}))
 ON CONFLICT (consumer, id) DO NOTHING
-RETURNING id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), {now}";
+RETURNING id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), processed_at";
+
+/// The same for one key, known to the session by a name, so that it can stand in one text, and so in
+/// one round trip, with the beginning of the transaction.
+const PREPARE_ONE: &str = "\
+PREPARE hapax_claim (text, text, bigint, bigint) AS
+INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
+SELECT $1, $2, $3, $4, {now}, 0
+WHERE pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, {seed}))
+ON CONFLICT (consumer, id) DO NOTHING
+RETURNING id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), processed_at";
 
 /// The keys that were not inserted, once more and with what stands in their way. A statement of its
 /// own, since its joins would cost the usual claim, of new messages only, a third more. A row that a
-/// rival committed after this statement's snapshot is neither inserted nor seen: a rival, too. The
-/// waiting row is looked up by a scalar subquery, which no plan made while the waiting room was empty
-/// can turn into a scan of it.
+/// rival committed after this statement's snapshot is neither inserted nor seen: a rival, too.
+///
+/// Every row is looked up by its whole key: by a subquery of one row or by an array, which no plan can
+/// turn into a scan of all rows of the consumer. A join would be, where the statistics do not know the
+/// consumer yet: as long as a new one's inbox grows, each claim would read all of it.
 const REST: &str = "\
 WITH keys AS MATERIALIZED (
     SELECT k.*, pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || k.id, {seed})) AS locked
-    FROM (SELECT * FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[])
-              AS u(id, digest, sent_at, place)
-          ORDER BY u.id COLLATE \"C\") k
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS k(id, digest, sent_at, place)
 ), inserted AS (
     INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
     SELECT $1, id, digest, sent_at, {now}, 0 FROM keys WHERE locked
     ON CONFLICT (consumer, id) DO NOTHING RETURNING id
 ), updated AS (
-    UPDATE {inbox} i SET state = 0, processed_at = {now}
-    FROM keys k
-    WHERE k.locked AND k.place IS NOT NULL AND i.consumer = $1 AND i.id = k.id AND i.state = 1
-      AND (SELECT w.id FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1) = k.id
-    RETURNING i.id
+    UPDATE {inbox} SET state = 0, processed_at = {now}
+    WHERE consumer = $1 AND state = 1 AND id = ANY (ARRAY(
+        SELECT k.id FROM keys k WHERE k.locked
+          AND (SELECT w.id FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1) = k.id))
+    RETURNING id
 )
-SELECT k.id, h.sent_at, {now},
+SELECT k.id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), {now},
        CASE WHEN NOT k.locked THEN 3 WHEN n.id IS NOT NULL THEN 0 WHEN u.id IS NOT NULL THEN 1
             WHEN e.state IS NOT NULL THEN 2 ELSE 3 END,
        e.state, e.digest
 FROM keys k
 LEFT JOIN inserted n ON n.id = k.id
 LEFT JOIN updated u ON u.id = k.id
-LEFT JOIN {inbox} e ON e.consumer = $1 AND e.id = k.id
-LEFT JOIN {horizon} h ON h.consumer = $1";
+LEFT JOIN LATERAL (SELECT i.state, i.digest FROM {inbox} i WHERE i.consumer = $1 AND i.id = k.id LIMIT 1) e
+       ON true";
 
 /// The horizon beside what the isolation level makes of reading it.
 const HORIZON: &str = "\
@@ -82,7 +91,7 @@ impl Driver for Postgres {
     const NEW_PLACE: &'static str = "SELECT nextval(pg_get_serial_sequence('{waiting}', 'number'))";
     const LAST_DEAD: &'static str =
         "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.dead_letters_number_seq";
-    const CLAIM: [&'static str; 5] = [INSERT, REST, HORIZON, PIN_HORIZON, LOCK_HORIZON];
+    const CLAIM: [&'static str; 6] = [INSERT, REST, HORIZON, PIN_HORIZON, LOCK_HORIZON, PREPARE_ONE];
     const HELD: &'static str = "\
 SELECT k.n FROM unnest($2::bigint[], $3::text[], $4::bigint[]) AS k(n, order_key, place)
 WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = k.order_key
@@ -187,7 +196,10 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         timeout: Option<Duration>,
         wanted: Wanted<'_>,
     ) -> Result<Taking, Opening> {
-        Self::run(conn, begin(timeout)).await.map_err(Opening::Begin)?;
+        if let [key] = wanted.keys {
+            return take_one(conn, statements, timeout, wanted.consumer, key).await;
+        }
+        Self::run(conn, AssertSqlSafe(begin(timeout)).into_sql_str()).await.map_err(Opening::Begin)?;
         Self::take(conn, statements, wanted).await.map_err(Opening::Claim)
     }
 
@@ -196,29 +208,12 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         statements: &Statements,
         wanted: Wanted<'_>,
     ) -> Result<Taking, sqlx::Error> {
-        let Wanted { consumer, keys } = wanted;
-        let mut taking = Taking::of_rivals(keys.len());
-        if keys.is_empty() {
-            return Ok(taking);
+        if wanted.keys.is_empty() {
+            return Ok(Taking::of_rivals(0));
         }
-        let bound = claim_values(consumer, keys);
+        let bound = claim_values(wanted.consumer, wanted.keys);
         let inserted = Self::fetch(conn, &statements.claim_first, bound).await?;
-        taking.mark::<Self>(keys, &inserted, |_| Ok(Found::Inserted))?;
-        if let Some(row) = inserted.first() {
-            (taking.horizon, taking.now) = (Self::int(row, 1)?, int::<Self>(row, 2)?);
-        }
-        let rest = taking.rest(keys);
-        if rest.is_empty() {
-            return Ok(taking);
-        }
-        let mut bound = claim_values(consumer, rest.iter().copied());
-        bound.push(rest.iter().map(|key| key.place.map(|place| place.0)).collect());
-        let rows = Self::fetch(conn, &statements.claim_second, bound).await?;
-        taking.mark::<Self>(keys, &rows, found)?;
-        if let Some(row) = rows.first() {
-            (taking.horizon, taking.now) = (Self::int(row, 1)?, int::<Self>(row, 2)?);
-        }
-        Ok(taking)
+        taken(conn, statements, wanted, &inserted).await
     }
 
     async fn horizon_now(
@@ -291,27 +286,92 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     fn stop(_pid: &i32) {}
 }
 
-fn begin(timeout: Option<Duration>) -> SqlStr {
-    let Some(timeout) = timeout else {
-        return SqlStr::from_static("BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SAVEPOINT hapax");
-    };
-    let millis = timeout.as_millis().clamp(1, 2_147_483_647); // zero would mean no limit
-    let begin = format!(
-        "BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SET LOCAL statement_timeout = {millis}; SAVEPOINT hapax"
-    );
-    AssertSqlSafe(begin).into_sql_str()
+/// Begins a transaction with its sentinel and takes a key in it, in one round trip.
+async fn take_one(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    timeout: Option<Duration>,
+    consumer: &ConsumerName,
+    key: &Key,
+) -> Result<Taking, Opening> {
+    let sent_at = key.sent_at.map_or("NULL".to_owned(), |sent_at| sent_at.as_micros().to_string());
+    let (name, id, digest) = (quoted(consumer.as_str()), quoted(key.id.as_str()), key.digest.as_i64());
+    let text = format!("{}; EXECUTE hapax_claim ({name}, {id}, {digest}, {sent_at})", begin(timeout));
+    let text = AssertSqlSafe(text).into_sql_str();
+    let mut inserted = sqlx::raw_sql(text.clone()).fetch_all(&mut *conn).await;
+    if matches!(&inserted, Err(error) if is_unnamed(error)) {
+        // A new session, or a handler that gave up all names.
+        Postgres::run(conn, SqlStr::from_static("ROLLBACK")).await.map_err(Opening::Begin)?;
+        Postgres::run(conn, statements.claim_sixth.clone()).await.map_err(Opening::Begin)?;
+        inserted = sqlx::raw_sql(text).fetch_all(&mut *conn).await;
+    }
+    let inserted = inserted.map_err(Opening::Begin)?;
+    let wanted = Wanted { consumer, keys: std::slice::from_ref(key) };
+    taken(conn, statements, wanted, &inserted).await.map_err(Opening::Claim)
 }
 
-fn claim_values<'k>(
-    consumer: &ConsumerName,
-    keys: impl IntoIterator<Item = &'k Key, IntoIter: Clone>,
-) -> Vec<Value> {
-    let keys = keys.into_iter();
+/// What became of the keys, given those that were inserted.
+async fn taken(
+    conn: &mut PgConnection,
+    statements: &Statements,
+    Wanted { consumer, keys }: Wanted<'_>,
+    inserted: &[PgRow],
+) -> Result<Taking, sqlx::Error> {
+    let mut taking = Taking::of_rivals(keys.len());
+    taking.mark::<Postgres>(keys, inserted, |_| Ok(Found::Inserted))?;
+    if let Some(row) = inserted.first() {
+        (taking.horizon, taking.now) = (Postgres::int(row, 1)?, int::<Postgres>(row, 2)?);
+    }
+    let rest = taking.rest(keys);
+    if rest.is_empty() {
+        return Ok(taking);
+    }
+    let mut bound = claim_values(consumer, rest.iter().copied());
+    bound.push(sorted(rest.iter().copied()).iter().map(|key| key.place.map(|place| place.0)).collect());
+    let rows = Postgres::fetch(conn, &statements.claim_second, bound).await?;
+    taking.mark::<Postgres>(keys, &rows, found)?;
+    if let Some(row) = rows.first() {
+        (taking.horizon, taking.now) = (Postgres::int(row, 1)?, int::<Postgres>(row, 2)?);
+    }
+    Ok(taking)
+}
+
+/// Whether the session does not know a statement by its name.
+fn is_unnamed(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
+    code.is_some_and(|code| code == "26000")
+}
+
+/// A text as it stands in a statement: as it is where nothing in it could end or escape it.
+fn quoted(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\'' && byte != b'\\';
+    if text.bytes().all(plain) { format!("'{text}'") } else { Postgres::literal(text) }
+}
+
+fn begin(timeout: Option<Duration>) -> String {
+    let Some(timeout) = timeout else {
+        return "BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SAVEPOINT hapax".to_owned();
+    };
+    let millis = timeout.as_millis().clamp(1, 2_147_483_647); // zero would mean no limit
+    format!(
+        "BEGIN READ WRITE; SET LOCAL hapax_claim.open = 'on'; SET LOCAL statement_timeout = {millis}; SAVEPOINT hapax"
+    )
+}
+
+/// Byte by byte, as the inbox's index is.
+fn sorted<'k>(keys: impl IntoIterator<Item = &'k Key>) -> Vec<&'k Key> {
+    let mut keys: Vec<&Key> = keys.into_iter().collect();
+    keys.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+    keys
+}
+
+fn claim_values<'k>(consumer: &ConsumerName, keys: impl IntoIterator<Item = &'k Key>) -> Vec<Value> {
+    let keys = sorted(keys);
     values![
         consumer.as_str(),
-        keys.clone().map(|key| key.id.as_str()).collect::<Value>(),
-        keys.clone().map(|key| key.digest.as_i64()).collect::<Value>(),
-        keys.map(|key| key.sent_at.map(Timestamp::as_micros)).collect::<Value>(),
+        keys.iter().map(|key| key.id.as_str()).collect::<Value>(),
+        keys.iter().map(|key| key.digest.as_i64()).collect::<Value>(),
+        keys.iter().map(|key| key.sent_at.map(Timestamp::as_micros)).collect::<Value>(),
     ]
 }
 

@@ -67,7 +67,7 @@ impl Driver for Sqlite {
     const NEW_PLACE: &'static str =
         "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
     const LAST_DEAD: &'static str = "SELECT seq FROM sqlite_sequence WHERE name = '{dead_letters}'";
-    const CLAIM: [&'static str; 5] = [OPEN, insert!(), UPDATE, REST, ""];
+    const CLAIM: [&'static str; 6] = [OPEN, insert!(), UPDATE, REST, "", ""];
     const HELD: &'static str = "\
 SELECT json_extract(k.value, '$[0]') FROM json_each($2) k
 WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = json_extract(k.value, '$[1]')

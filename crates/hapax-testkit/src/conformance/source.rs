@@ -74,6 +74,7 @@ macro_rules! source_conformance {
                 a_message_comes_through_byte_for_byte
                 every_message_comes_once_in_batches_of_max
                 a_first_delivery_is_not_redelivered
+                a_check_takes_no_message
                 it_waits_for_what_is_published
                 case_43_a_fetch_cancelled_anywhere_loses_nothing
                 a_small_limit_lets_everything_through

@@ -5,7 +5,7 @@ use std::path::Path;
 use hapax::sql::{SqlStore, SqlTx};
 use hapax::{
     Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind, Format, Message, Part,
-    Pointer, Source, Store as _, Summary,
+    Pointer, Store as _, Summary,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -85,11 +85,11 @@ async fn consume<D: Arena>(
                 D::add_all(tx.conn(), &sql, &payments).await?;
                 Ok(())
             };
-            let consumer = consumer(ground, contender, workers, stock.clone())?;
+            let consumer = consumer(ground, contender, workers, stock)?;
             consumer.on_batch(KIND, handler).run_until(stop).await?
         }
         Contender::SqlHandlers { .. } => {
-            let consumer = consumer(ground, contender, workers, BoxSource::new(stock.clone()))?;
+            let consumer = consumer(ground, contender, workers, stock)?;
             let handler = sql_handler(ground).await?;
             consumer.on_handler::<Body, _>(KIND, handler).run_until(stop).await?
         }
@@ -99,20 +99,21 @@ async fn consume<D: Arena>(
                 D::add(tx.conn(), &sql, *payment).await?;
                 Ok(())
             };
-            consumer(ground, contender, workers, stock.clone())?.on(KIND, handler).run_until(stop).await?
+            consumer(ground, contender, workers, stock)?.on(KIND, handler).run_until(stop).await?
         }
     };
     Ok(summary)
 }
 
 /// Everything by default but the size of the batch, the number of workers, and the key: without it, workers
-/// whose batches touch the same rows in different orders would deadlock.
-fn consumer<D: Arena, Src: Source>(
+/// whose batches touch the same rows in different orders would deadlock. The source is boxed, as in `hapax run`.
+fn consumer<D: Arena>(
     ground: &Ground<D>,
     contender: Contender,
     workers: u32,
-    source: Src,
-) -> Result<Consumer<SqlStore<D>, Src>, Error> {
+    stock: &Stock,
+) -> Result<Consumer<SqlStore<D>, BoxSource>, Error> {
+    let source = BoxSource::new(stock.clone());
     Ok(Consumer::new(contender.name(), ground.store.clone(), source)?
         .format(Format::default().key(Part::KeyProperty))
         .batch(contender.batch())

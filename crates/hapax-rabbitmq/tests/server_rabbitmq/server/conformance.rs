@@ -1,6 +1,6 @@
 //! The suite that every source passes.
 
-use hapax_core::{Envelope, Outgoing, Publisher, Source, Timestamp};
+use hapax_core::{Envelope, Outgoing, Publisher, Timestamp};
 use hapax_rabbitmq::{RabbitPublisher, RabbitSource};
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
@@ -8,8 +8,6 @@ use hapax_testkit::servers::{Server, require};
 
 use crate::broker::{Queue, proxy, rabbit, through};
 
-/// More than any case has in hand.
-const IN_FLIGHT: usize = 100;
 const MICROS_PER_SECOND: i64 = 1_000_000;
 
 /// A queue, and a way to it that can be cut.
@@ -35,9 +33,7 @@ impl SourceFixture for OnRabbitMq {
     }
 
     async fn source(&self) -> RabbitSource {
-        let mut source = through(&self.proxy).source(&self.queue.name);
-        source.prepare(IN_FLIGHT).await.unwrap();
-        source
+        through(&self.proxy).source(&self.queue.name)
     }
 
     async fn drop_connections(&self) -> bool {

@@ -71,6 +71,18 @@ pub async fn a_first_delivery_is_not_redelivered<F: SourceFixture>(fixture: &F) 
     source.ack(batch).await;
 }
 
+/// A check, which an operator may run beside those that work, takes nothing from them.
+pub async fn a_check_takes_no_message<F: SourceFixture>(fixture: &F) {
+    publish_all(fixture, &numbered(3)).await;
+    let mut checked = fixture.source().await;
+    checked.check().await.expect("the queue is there");
+    let mut source = ByHand::<F>::open(fixture).await;
+    let batch = source.take(3).await;
+    assert!(batch.iter().all(|delivery| !delivery.redelivered));
+    source.ack(batch).await;
+    checked.close().await;
+}
+
 /// An empty queue is waited at: what is published meanwhile comes.
 pub async fn it_waits_for_what_is_published<F: SourceFixture>(fixture: &F) {
     let mut source = ByHand::<F>::open(fixture).await;
