@@ -5,9 +5,9 @@ use std::path::Path;
 
 use hapax::sql::SqlStore;
 use hapax::{
-    AmbiguousPolicy, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind, Format,
-    Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _, Store as _, Strategy,
-    TypeRule, UnknownType,
+    AmbiguousPolicy, Batch, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind,
+    Format, Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _, Store as _,
+    Strategy, TypeRule, UnknownType,
 };
 
 use crate::config::broker::{Broker, Connection};
@@ -62,7 +62,9 @@ pub(crate) async fn open_source<D: SqlTarget>(
     store: &SqlStore<D>,
 ) -> Result<BoxSource, Trouble> {
     let mut source = source(config, settings, store)?;
-    let opened = source.prepare(to_usize(settings.in_flight())).await;
+    let policy = &settings.policy;
+    let batch = Batch { max: to_usize(policy.batch.max), wait: policy.batch.wait };
+    let opened = source.prepare(batch.in_flight(to_usize(policy.concurrency.value))).await;
     opened.map_err(|error| at_source(config, settings, error))?;
     Ok(source)
 }
@@ -124,7 +126,11 @@ fn source<D: SqlTarget>(
             #[cfg(feature = "rabbitmq")]
             Some(Broker { connection: Connection::RabbitMq(rabbit), .. }) => {
                 let connection = rabbit_of(rabbit).map_err(|error| placed(config, &rabbit.url, error))?;
-                Ok(BoxSource::new(connection.source(&queue.value).prefetch(settings.prefetch())))
+                let source = connection.source(&queue.value);
+                Ok(BoxSource::new(match settings.prefetch() {
+                    Some(prefetch) => source.prefetch(prefetch),
+                    None => source,
+                }))
             }
             _ => Err(not_available(config, broker)),
         },

@@ -52,7 +52,7 @@ impl RabbitSource {
     }
 
     /// How many unsettled deliveries the broker sends ahead. Default: as many as the consumer can have
-    /// in hand (workers × batch), which is also the least that lets every worker have a full batch.
+    /// in hand, which is twice workers × batch and at least 8 a worker.
     #[must_use]
     pub fn prefetch(mut self, deliveries: u16) -> Self {
         self.prefetch = Some(deliveries);
@@ -97,10 +97,10 @@ impl RabbitSource {
     fn prefetch_for(&self, in_flight: usize) -> u16 {
         let needed = u16::try_from(in_flight).unwrap_or(u16::MAX).max(1);
         let Some(wanted) = self.prefetch else { return needed };
-        if wanted < needed {
+        if wanted < needed / 2 {
             tracing::warn!(
                 queue = %self.queue, prefetch = wanted, in_flight = needed,
-                "the prefetch is smaller than workers × batch: batches will stay smaller than allowed"
+                "the prefetch is less than half of what the workers can have in hand: batches stay small"
             );
         }
         wanted.max(1) // 0 would mean: without limit

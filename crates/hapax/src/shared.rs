@@ -69,8 +69,16 @@ impl Default for Batch {
     }
 }
 
-/// With two messages a worker in hand and random keys, three of ten workers would have none.
+/// With two messages a worker in hand and random keys, one of eight workers would have none.
 const IN_HAND: usize = 8;
+
+impl Batch {
+    /// The most deliveries that so many workers have in hand at a time: each its batch, and as many waiting
+    /// for it; at least 8 a worker, since messages with keys do not spread evenly.
+    pub fn in_flight(self, workers: usize) -> usize {
+        workers.saturating_mul(self.max.saturating_mul(2).max(IN_HAND))
+    }
+}
 
 /// How a consumer behaves.
 #[derive(Clone, Debug)]
@@ -109,10 +117,9 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The most deliveries in hand at a time: each worker's batch, and as many waiting for it; at least
-    /// [`IN_HAND`] a worker, since messages with keys do not spread evenly.
+    /// The most deliveries in hand at a time.
     pub(crate) fn in_flight(&self) -> usize {
-        self.concurrency * (self.batch.max * 2).max(IN_HAND)
+        self.batch.in_flight(self.concurrency)
     }
 }
 

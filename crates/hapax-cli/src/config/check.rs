@@ -205,7 +205,7 @@ fn foreign_placeholders(config: &Config, handler: &Handler) -> Vec<Problem> {
 
 fn small_prefetch(consumer: &Consumer) -> Option<Problem> {
     let Source::Queue { prefetch: Some(prefetch), .. } = &consumer.source else { return None };
-    let in_flight = consumer.in_flight();
+    let in_flight = consumer.policy.concurrency.value.saturating_mul(consumer.policy.batch.max);
     (u32::from(prefetch.value) < in_flight).then(|| {
         let message = format!("a prefetch of {} leaves workers waiting", prefetch.value);
         let help = format!(

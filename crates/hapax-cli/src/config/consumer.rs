@@ -45,18 +45,12 @@ pub(crate) struct DeadLetters {
 }
 
 impl Consumer {
-    /// The most deliveries of a broker's queue that are unsettled at once: what the source says, or else
-    /// twice what the workers can hold, so that a worker that gets free finds a full batch waiting.
-    pub(crate) fn prefetch(&self) -> u16 {
-        if let Source::Queue { prefetch: Some(prefetch), .. } = &self.source {
-            return prefetch.value;
+    /// The most deliveries of a broker's queue that are unsettled at once, if the source says it.
+    pub(crate) fn prefetch(&self) -> Option<u16> {
+        match &self.source {
+            Source::Queue { prefetch, .. } => prefetch.as_ref().map(|prefetch| prefetch.value),
+            _ => None,
         }
-        u16::try_from(self.in_flight().saturating_mul(2)).unwrap_or(u16::MAX)
-    }
-
-    /// The most messages that its workers hold at once.
-    pub(crate) fn in_flight(&self) -> u32 {
-        self.policy.concurrency.value.saturating_mul(self.policy.batch.max)
     }
 
     pub(super) fn read(name: &str, value: &Value<'_>, defaults: &Policy) -> Option<Self> {

@@ -109,7 +109,7 @@ fn the_documented_configuration_is_read_whole() {
     assert_eq!(kafka.properties["security.protocol"].expose(), "ssl");
 
     let orders = &config.consumers["orders"];
-    assert_eq!(orders.prefetch(), 400);
+    assert_eq!(orders.prefetch(), Some(400));
     assert_eq!(orders.id.value, Id::Fields(vec![Field::Property(Property::MessageId)]));
     assert_eq!(orders.sent_at.as_deref(), Some(&SentAt::Field(pointer("/sent_at"))));
     assert_eq!(orders.key.as_deref(), Some(&pointer("/order_id")));
@@ -236,7 +236,7 @@ fn a_consumer_overrides_the_defaults_key_by_key() {
     assert_eq!(policy.retry, retry);
     assert_eq!((policy.batch.max, policy.concurrency.value), (7, 2));
     assert_eq!((policy.retention.keep, policy.retention.slack), (Duration::from_hours(48), Duration::ZERO));
-    assert_eq!(config.consumers["orders"].prefetch(), 28);
+    assert_eq!(config.consumers["orders"].prefetch(), None);
 }
 
 #[test]
@@ -508,7 +508,7 @@ fn a_small_prefetch_is_told_and_no_error() {
     let config = good(&GOOD.replacen("queue = \"orders\"", "queue = \"orders\", prefetch = 10", 1));
     let report = config.origin.report(config.notes()).expect("a note");
     assert!(render(&report).contains("hold 200 messages"), "{}", render(&report));
-    assert_eq!(config.consumers["orders"].prefetch(), 10);
+    assert_eq!(config.consumers["orders"].prefetch(), Some(10));
 }
 
 #[test]
