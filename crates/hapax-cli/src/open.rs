@@ -167,7 +167,7 @@ async fn set_up<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<()
         store.roll_back(tx).await;
         return Ok(());
     }
-    if let Err(error) = D::script(tx.conn(), &setup.sql).await {
+    if let Err(error) = D::script(tx.conn(), setup.sql.expose()).await {
         store.roll_back(tx).await;
         let context = format!("the database does not accept {}", setup.path.display());
         return Err(in_file(

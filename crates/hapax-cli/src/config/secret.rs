@@ -128,8 +128,8 @@ fn assigned_secrets(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     for (equals, _) in text.match_indices('=') {
         let key = text[..equals].trim_end().trim_end_matches(['"', '\'']);
-        let name_start = key.rfind(|c| !is_key_character(c)).map_or(0, |end| end + 1);
-        if is_secret_name(&key[name_start..]) {
+        let name = key.rsplit(|c| !is_key_character(c)).next();
+        if name.is_some_and(is_secret_name) {
             found.extend(quoted_value(text, equals + 1));
         }
     }
@@ -227,6 +227,11 @@ mod tests {
         let text =
             "url = \"amqp://me:${MQ_PASSWORD}@mq\"\npassword_file = \"/run/secrets/mq\"\npassword = \"${P}\"";
         assert_eq!(blank_out(text), text);
+    }
+
+    #[test]
+    fn a_name_may_follow_any_character() {
+        assert_eq!(blank_out("…password = \"hunter2\""), "…password = \"*******\"");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::problem::Placed;
 use super::read::{Choice, Table, Value};
-use super::secret::SecretUrl;
+use super::secret::{Secret, SecretUrl};
 
 /// The longest schema name. PostgreSQL cuts identifiers at 63 bytes, and elsewhere the name is a prefix of
 /// table and index names.
@@ -59,7 +59,7 @@ pub(crate) struct Setup {
     /// The script's path.
     pub path: PathBuf,
     /// Its text.
-    pub sql: String,
+    pub sql: Secret,
 }
 
 /// The store.
@@ -156,7 +156,7 @@ fn read_schema(value: &Value<'_>) -> Option<String> {
 }
 
 fn read_setup(value: &Value<'_>) -> Option<Setup> {
-    value.file().map(|(path, sql)| Setup { path, sql })
+    value.file().map(|(path, sql)| Setup { path, sql: Secret::new(sql) })
 }
 
 #[cfg(test)]
