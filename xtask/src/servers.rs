@@ -116,8 +116,8 @@ fn start_postgres() -> io::Result<Own<Postmaster>> {
 
 fn start_rabbitmq() -> io::Result<Own<Node>> {
     let folder = Folder::create("rabbitmq")?;
-    let mut node =
-        Node::create(&folder.0, &format!("hapax_tests_{}", process::id()), address(RABBITMQ_PORT)?)?;
+    let name = format!("hapax_tests_{}", process::id());
+    let mut node = Node::create(&folder.0, &name, address(RABBITMQ_PORT)?, &[])?;
     eprintln!("RabbitMQ: starting one at {} for this run, which takes a while", node.address());
     node.start()?;
     until_ready("RabbitMQ", || node.is_ready())?;

@@ -7,14 +7,17 @@ mod shop;
 mod server {
     use std::fmt::Write as _;
     use std::io;
+    use std::time::Duration;
 
     use hapax_testkit::proxy::Proxy;
     use hapax_testkit::servers::{
-        Server, TestDatabase, address, eventually, postgres_url, rabbitmq_url, require, unique,
+        PrivatePostgres, PrivateRabbit, Server, TestDatabase, address, eventually, postgres_url,
+        rabbitmq_url, require, unique,
     };
     use lapin::ConnectionProperties;
     use lapin::options::QueueDeleteOptions;
     use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+    use tokio::time::sleep;
 
     use super::payments::{self, TABLES};
     use super::program::{Ended, Folder, SOON};
@@ -95,6 +98,14 @@ mod server {
         database.remove().await
     }
 
+    /// Waits until a hundred messages more are on record.
+    async fn until_at_work(database: &mut PgConnection) {
+        const RECORDED: &str = "SELECT count(*) FROM hapax.inbox";
+        let before = count(database, RECORDED).await;
+        eventually("messages are handled", SOON, async || count(database, RECORDED).await >= before + 100)
+            .await;
+    }
+
     #[tokio::test]
     async fn one_process_survives_the_loss_of_either_server_to_the_same_tables() -> io::Result<()> {
         if !require(Server::Postgres) || !require(Server::RabbitMq) {
@@ -118,11 +129,7 @@ mod server {
         for (server, name, sign) in
             [(&store, "the store", "the store is back"), (&broker, "the broker", "consuming again")]
         {
-            let before = count(&mut seen, "SELECT count(*) FROM hapax.inbox").await;
-            eventually("messages are handled", SOON, async || {
-                count(&mut seen, "SELECT count(*) FROM hapax.inbox").await >= before + 100
-            })
-            .await;
+            until_at_work(&mut seen).await;
             server.cut();
             let attempts = server.accepted();
             eventually(&format!("{name} is tried again"), SOON, async || server.accepted() > attempts + 1)
@@ -137,6 +144,57 @@ mod server {
         assert!(rows(database.url()).await == payments::rows(&sqlite).await);
         delete(&queue).await;
         database.remove().await
+    }
+
+    /// Where the demo's first statement for a payment begins.
+    const PAYMENT: &str = "[[consumers.payments.on.PaymentReceived.sql]]";
+    /// How long a server is away.
+    const OUTAGE: Duration = Duration::from_secs(10);
+
+    #[tokio::test]
+    async fn one_process_survives_a_stop_of_a_private_rabbitmq_and_of_a_private_postgresql_to_the_same_tables()
+    -> io::Result<()> {
+        if !require(Server::PrivatePostgres) || !require(Server::PrivateRabbit) {
+            return Ok(());
+        }
+        let sqlite = payments::folder(&[]);
+        sqlite.run("run @hapax.toml").await.exit(0);
+
+        let (mut postgres, mut rabbit) = (PrivatePostgres::start().await?, PrivateRabbit::start().await?);
+        let store = postgres.url("postgres");
+        // Slowly and in small batches, so that it is still at work when the servers go.
+        let slow = [
+            ("retention =", "batch = { max = 2 }\nretention ="),
+            (PAYMENT, &format!("{PAYMENT}\nrun = \"SELECT pg_sleep(0.05)\"\n\n{PAYMENT}")),
+        ];
+        let demo = demo(&store, &rabbit.url(), "payments", &slow);
+        demo.run("send @payments.jsonl --queue payments --declare -c @hapax.toml --to rabbit").await.exit(0);
+
+        let mut running = demo.hapax("run @hapax.toml --until-idle 2s --json").start()?;
+        until_at_work(&mut connect(&store).await).await;
+        rabbit.stop_orderly().await?;
+        sleep(OUTAGE).await; // the time is what is tested
+        assert!(running.is_running(), "{running}");
+        rabbit.start_again().await?;
+        running.wait_output("consuming again", SOON).await;
+
+        until_at_work(&mut connect(&store).await).await;
+        postgres.stop_orderly().await?;
+        sleep(OUTAGE).await; // the time is what is tested
+        assert!(running.is_running(), "{running}");
+        postgres.start_again().await?;
+        running.wait_output("the store is back", SOON).await;
+
+        until_at_work(&mut connect(&store).await).await;
+        let ended = Ended::of(running).await;
+        let summary = &ended.json(0)[0];
+        assert_eq!(
+            (&summary["handled"], &summary["retried"], &summary["waiting"]),
+            (&1000.into(), &0.into(), &0.into()),
+            "{ended}"
+        );
+        assert!(rows(&store).await == payments::rows(&sqlite).await);
+        Ok(())
     }
 
     /// A table with a column of every kind, and a statement that fills it.

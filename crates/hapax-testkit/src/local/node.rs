@@ -14,6 +14,9 @@ use super::{child::Signal, daemon::Daemon, port, probe};
 /// Debian's script behind the one in the path: that one insists on the user `rabbitmq` and on its files.
 const DEBIAN: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
+/// One scheduler is enough for a test, on a machine that runs other tests.
+const ERLANG: &str = "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}";
+
 /// A node's files, name and ports, and its process while it runs.
 #[derive(Debug)]
 pub(crate) struct Node {
@@ -21,18 +24,26 @@ pub(crate) struct Node {
     name: String,
     address: SocketAddr,
     distribution: SocketAddr,
+    settings: Vec<String>,
     daemon: Daemon,
 }
 
 impl Node {
     /// Writes the node's configuration into `folder`, which must exist; `name` must differ from other nodes'
-    /// names.
-    pub(crate) fn create(folder: &Path, name: &str, address: SocketAddr) -> io::Result<Self> {
+    /// names. `settings` are parameters of the Erlang application `rabbit`, which hold for each start; unlike
+    /// `rabbitmq.conf` they may be any of them.
+    pub(crate) fn create(
+        folder: &Path,
+        name: &str,
+        address: SocketAddr,
+        settings: &[(&str, &str)],
+    ) -> io::Result<Self> {
         let node = Self {
             program: program()?,
             name: format!("{name}@localhost"),
             address,
             distribution: port::free_address()?,
+            settings: settings.iter().map(|(name, value)| format!(" -rabbit {name} {value}")).collect(),
             daemon: Daemon::new("RabbitMQ", folder, Signal::Kill),
         };
         node.configure()?;
@@ -96,8 +107,7 @@ impl Node {
             // handlers that call rabbitmqctl; `-noinput` then takes the input away again.
             .env("RABBITMQ_ALLOW_INPUT", "1")
             .env("RABBITMQ_SERVER_START_ARGS", "-noinput")
-            // One scheduler is enough for a test, on a machine that runs other tests.
-            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "+S 1:1 -kernel inet_dist_use_interface {127,0,0,1}");
+            .env("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", ERLANG.to_owned() + &self.settings.concat());
         for inherited in
             ["RABBITMQ_NODE_PORT", "RABBITMQ_NODE_IP_ADDRESS", "RABBITMQ_MNESIA_DIR", "RABBITMQ_LOGS"]
         {

@@ -28,8 +28,14 @@ impl PrivateRabbit {
     /// Creates and starts a node, and waits until it serves clients: some 10 seconds. Fails with the end of
     /// its output.
     pub async fn start() -> io::Result<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with parameters of the application `rabbit`, such as `("consumer_timeout", "2000")`; they
+    /// hold after a restart, too.
+    pub async fn start_with(settings: &[(&str, &str)]) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("hapax-rabbitmq-").tempdir()?;
-        let node = Node::create(folder.path(), &unique("hapax"), port::free_address()?)?;
+        let node = Node::create(folder.path(), &unique("hapax"), port::free_address()?, settings)?;
         let mut private = Self { node, _folder: folder };
         private.start_again().await?;
         Ok(private)

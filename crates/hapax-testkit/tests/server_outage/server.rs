@@ -2,4 +2,5 @@ mod broken;
 mod contended;
 mod dropped;
 mod ground;
+mod overdue;
 mod stopped;
