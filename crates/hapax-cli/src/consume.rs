@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::Duration;
 
 use hapax::sql::SqlStore;
 use hapax::{
@@ -21,6 +22,9 @@ use crate::config::{Config, parameter::Parameter};
 use crate::open::placed;
 use crate::sql::{SqlHandler, SqlTarget, Unfit};
 use crate::trouble::Trouble;
+
+/// How long the database may take over a statement that it is only asked about.
+const PROOF: Duration = Duration::from_secs(10);
 
 /// A consumer as it comes out of a configuration.
 pub(crate) type Configured<D> = Consumer<SqlStore<D>, BoxSource>;
@@ -172,7 +176,9 @@ async fn prove<D: SqlTarget>(
     let scope = ConsumerName::new("hapax.check").map_err(|error| {
         Trouble::usage(Code::ConfigWrongValue, error.to_string(), "This is a defect; please report it.")
     })?;
-    let (mut tx, _) = store.begin_claim(&ClaimRequest::none(&scope)).await?;
+    // A table that somebody has locked would hold up the start for as long.
+    let request = ClaimRequest { timeout: Some(PROOF), ..ClaimRequest::none(&scope) };
+    let (mut tx, _) = store.begin_claim(&request).await?;
     let mut steps = Vec::with_capacity(handler.sql.len());
     for sql in &handler.sql {
         match D::prove(tx.conn(), &sql.run.value, &parameters).await {

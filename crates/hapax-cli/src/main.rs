@@ -34,7 +34,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build()
         .map_err(|error| Trouble::runtime(&error))
-        .and_then(|runtime| runtime.block_on(dispatch(args)));
+        .and_then(|runtime| {
+            let ended = runtime.block_on(dispatch(args));
+            // A read of standard input cannot be cancelled, and would be waited for.
+            runtime.shutdown_background();
+            ended
+        });
     match ended {
         Ok(code) => code,
         Err(trouble) => trouble.report(),

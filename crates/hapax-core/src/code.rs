@@ -87,7 +87,7 @@ codes! {
     NotFound = "HX0060", "There is no such message, dead letter or consumer";
     RedriveLost = "HX0061", "The dead letter was already redriven or discarded";
     ConfirmationNeeded = "HX0062", "The command changes something and was not confirmed";
-    RedriveNeedsId = "HX0063", "A dead letter without an id can be redriven only with --id";
+    RedriveNeedsId = "HX0063", "A dead letter without an id can be redriven only under a new one";
     NameTaken = "HX0064", "The new consumer name already has records";
     UsageWrong = "HX0065", "The command's arguments do not fit together";
     TotalsWrong = "HX0070", "The totals in the table are not what the messages add up to";

@@ -36,6 +36,8 @@ pub(crate) struct Connections<D: Dialect> {
     options: Options<D>,
     place: String,
     limits: Limits,
+    /// What a session for transactions must know by name.
+    named: SqlStr,
     main: Arc<Lane<D>>,
     side: Arc<Lane<D>>,
     /// Taken by every writing transaction where the database has one writer: waiting here is fair,
@@ -65,11 +67,12 @@ impl<D: Dialect> Lane<D> {
 }
 
 impl<D: Dialect> Connections<D> {
-    pub(crate) fn new(options: Options<D>, size: usize, limits: Limits) -> Self {
+    pub(crate) fn new(options: Options<D>, size: usize, limits: Limits, named: SqlStr) -> Self {
         Self {
             place: D::describe(&options),
             options,
             limits,
+            named,
             main: Lane::new(size),
             side: Lane::new(SIDE),
             writer: Arc::default(),
@@ -172,7 +175,7 @@ impl<D: Dialect> Connections<D> {
     /// A connection on which nothing commits but `finish`.
     async fn open_guarded(&self) -> Result<Raw<D>> {
         let mut raw = self.open().await?;
-        let guarded = answered(self.limits.connect, D::guard(&mut raw)).await;
+        let guarded = answered(self.limits.connect, D::guard(&mut raw, self.named.clone())).await;
         if guarded.map_err(failed::<D>("cannot set up a connection"))? {
             return Ok(raw);
         }

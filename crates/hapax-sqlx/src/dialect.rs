@@ -173,8 +173,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn open(options: &Options<Self>) -> impl Future<Output = Result<Raw<Self>, sqlx::Error>> + Send;
     /// Takes from everybody but `finish` the means to commit on a connection, so that a handler that ends
     /// the transaction harms nobody: neither its COMMIT nor a statement after its ROLLBACK takes effect.
-    /// Answers whether the database takes writes at all.
-    fn guard(raw: &mut Raw<Self>) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
+    /// Answers whether the database takes writes at all. `named` is what its claims call by name.
+    fn guard(raw: &mut Raw<Self>, named: SqlStr) -> impl Future<Output = Result<bool, sqlx::Error>> + Send;
     /// Gives `finish` the means to commit, or takes them back, where that is not a matter of its text.
     fn let_commit(brake: &Self::Brake, allowed: bool);
     /// Runs a text of several statements. `sql` is always the same, or seldom.
@@ -233,6 +233,10 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn begins_read_only(code: &str) -> bool;
     /// Whether a code says that the session ended, so that a commit in flight may have taken effect.
     fn is_session_end(code: &str) -> bool;
+    /// Whether a code says that a statement's name is unknown to the session.
+    fn has_forgotten(code: &str) -> bool;
+    /// Whether a code says that a statement ran longer than a handler may.
+    fn is_timeout(code: &str) -> bool;
 
     /// Asks the server to stop what a connection is doing, through another connection.
     fn cancel(

@@ -39,6 +39,7 @@ pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
 fn meaning_in_handler<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
     match code_of(error) {
         Some(code) if D::is_guarded(&code) => (ErrorKind::Broken, Code::TransactionBroken),
+        Some(code) if D::is_timeout(&code) => (ErrorKind::Statement, Code::HandlerTimedOut),
         _ => meaning::<D>(error),
     }
 }
@@ -73,6 +74,11 @@ pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
         sqlx::Error::Protocol(_) => true,
         error => is_lost(error),
     }
+}
+
+/// Whether the session no longer knows a statement that was prepared on it.
+pub(crate) fn has_forgotten<D: Dialect>(error: &sqlx::Error) -> bool {
+    code_of(error).is_some_and(|code| D::has_forgotten(&code))
 }
 
 /// Whether an answer to `finish` says that the transaction is no longer ours.

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::connection::{Connections, Held, Limits};
 use crate::dialect::{Dialect, Opening, Options, Wanted, int};
-use crate::error::{Result, failed, is_broken, is_unknown, kind_of, meaning, not_begun};
+use crate::error::{Result, failed, has_forgotten, is_broken, is_unknown, kind_of, meaning, not_begun};
 use crate::statements::Statements;
 use crate::transaction::SqlTx;
 
@@ -77,7 +77,7 @@ impl<D: Dialect> SqlStore<D> {
         let mut held = self.connections().main().await?;
         let wanted = Wanted { consumer: request.consumer, keys: request.keys };
         let mut taking = self.try_open(&mut held, request.timeout, wanted).await;
-        if matches!(&taking, Err(Opening::Begin(error)) if is_unknown::<D>(error)) {
+        if taking.as_ref().is_err_and(is_stale::<D>) {
             held = self.connections().replace(held).await?;
             taking = self.try_open(&mut held, request.timeout, wanted).await;
         }
@@ -266,17 +266,28 @@ impl<D: Dialect> Builder<D> {
 
         check_schema_name(&self.schema)?;
         let options = D::prepare(self.options?, self.limits.busy)?;
-        let connections = Connections::new(options, self.pool, self.limits);
+        let statements = Statements::of::<D>(&self.schema);
+        let named = statements.claim_sixth.clone();
+        let connections = Connections::new(options, self.pool, self.limits, named);
         connections.side().await?.put_back();
         let inner = Inner {
             connections,
-            statements: Statements::of::<D>(&self.schema),
+            statements,
             schema: self.schema,
             sent: watch::Sender::new(()),
             pool: self.pool,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
         };
         Ok(SqlStore { inner: Arc::new(inner) })
+    }
+}
+
+/// Whether another connection may do better: this one is gone, or a handler has made it forget what was
+/// prepared on it, the handlers' statements with ours.
+fn is_stale<D: Dialect>(opening: &Opening) -> bool {
+    match opening {
+        Opening::Begin(error) => is_unknown::<D>(error) || has_forgotten::<D>(error),
+        Opening::Claim(error) => has_forgotten::<D>(error),
     }
 }
 

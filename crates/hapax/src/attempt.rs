@@ -362,6 +362,10 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             Some((ErrorKind::Unavailable, code)) => {
                 Setback::Away(Error::new(ErrorKind::Unavailable, code, fault.to_string()))
             }
+            Some((_, Code::HandlerTimedOut)) => {
+                let fault = Fault::new(Code::HandlerTimedOut, fault.to_string());
+                Setback::Failed { range, failure: Failure::Retry(fault) }
+            }
             _ => Setback::Failed { range, failure },
         }
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use hapax_core::{Code, ConsumerStore, Error, Failure, Fault, Settler};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::attempt::{End, Setback};
 use crate::job::{Job, Order, Suspect};
@@ -15,6 +15,10 @@ use crate::shared::Shared;
 const FIRST_BUSY: Duration = Duration::from_millis(10);
 /// The longest such wait.
 const LONGEST_BUSY: Duration = Duration::from_secs(1);
+/// After so long without a conflict a batch may be larger by one.
+const CALM: Duration = Duration::from_secs(5);
+/// How often a worker tells of conflicts.
+const TELL_EVERY: Duration = Duration::from_mins(1);
 /// How often a handler may say that a connection is lost while the store answers: then it is not the
 /// store's, and the failure is the handler's.
 const LOST_ELSEWHERE: u32 = 3;
@@ -37,13 +41,40 @@ pub(crate) struct Worker<R> {
     number: usize,
     /// What somebody else holds; claimed again when its time has come.
     pub(crate) busy: Vec<Job<R>>,
-    /// The batch's present size: halved by a deadlock, grown back by successes.
+    /// The batch's present size: halved by a conflict, grown back with the time.
     max: usize,
+    /// When that last changed.
+    since: Instant,
+    /// When it last told of conflicts.
+    told: Option<Instant>,
 }
 
 impl<R> Worker<R> {
     pub(crate) fn new(number: usize, max: usize) -> Self {
-        Self { number, busy: Vec::new(), max }
+        Self { number, busy: Vec::new(), max, since: Instant::now(), told: None }
+    }
+
+    /// A transaction was undone for the sake of another one. On PostgreSQL a deadlock costs both a second, so
+    /// that a size which met one is not tried again soon.
+    fn shrink(&mut self, batch: usize) {
+        self.max = (batch / 2).max(1);
+        self.since = Instant::now();
+    }
+
+    fn grow(&mut self, limit: usize) {
+        if self.max < limit && self.since.elapsed() >= CALM {
+            self.max += 1;
+            self.since = Instant::now();
+        }
+    }
+
+    /// Whether to tell of conflicts: now and then, since where there is one there are more.
+    fn is_to_tell(&mut self) -> bool {
+        let is_new = self.told.is_none_or(|told| told.elapsed() >= TELL_EVERY);
+        if is_new {
+            self.told = Some(Instant::now());
+        }
+        is_new
     }
 }
 
@@ -170,7 +201,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     ) {
         let setback = match outcome {
             Ok(ends) => {
-                worker.max = (worker.max + 1).min(self.settings.batch.max);
+                worker.grow(self.settings.batch.max);
                 return self.conclude(worker, segment.jobs, ends).await;
             }
             Err(setback) => setback,
@@ -187,7 +218,12 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
             Setback::Broken(_) => push_halves(segment, stack),
             Setback::Conflict => {
-                worker.max = (worker.max / 2).max(1);
+                worker.shrink(segment.jobs.len());
+                if segment.jobs.len() > 1 && worker.is_to_tell() {
+                    warn!(consumer = %self.consumer, code = %Code::StoreConflict, batch = worker.max,
+                        "batches of different workers touch the same rows and undo each other: batches are smaller \
+                         now; give the consumer a key, such as the row's, and one worker gets all its messages");
+                }
                 self.pause(&mut segment).await;
                 push_halves(segment, stack);
             }

@@ -163,13 +163,14 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     /// What runs outside our transaction is read-only; what commits it with claims in it meets the
     /// trigger of the migration.
-    async fn guard(raw: &mut Raw<Self>) -> Result<bool, sqlx::Error> {
+    async fn guard(raw: &mut Raw<Self>, named: SqlStr) -> Result<bool, sqlx::Error> {
         const READ_ONLY: &str = "SELECT current_setting('default_transaction_read_only') = 'on'";
         let read_only = sqlx::query(READ_ONLY).fetch_one(&mut raw.conn).await?.try_get(0)?;
         if read_only {
             return Ok(false);
         }
         Self::run(&mut raw.conn, SqlStr::from_static("SET default_transaction_read_only = on")).await?;
+        Self::run(&mut raw.conn, named).await?;
         Ok(true)
     }
 
@@ -278,6 +279,14 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         code.starts_with("57P") || code.starts_with("08")
     }
 
+    fn has_forgotten(code: &str) -> bool {
+        code == "26000" // DEALLOCATE
+    }
+
+    fn is_timeout(code: &str) -> bool {
+        code == "57014" // statement_timeout, which is set for each claim
+    }
+
     async fn cancel(pid: &i32, other: &mut Self::Connection) -> Result<(), sqlx::Error> {
         sqlx::query("SELECT pg_cancel_backend($1)").bind(*pid).execute(other).await?;
         Ok(())
@@ -298,14 +307,7 @@ async fn take_one(
     let (name, id, digest) = (quoted(consumer.as_str()), quoted(key.id.as_str()), key.digest.as_i64());
     let text = format!("{}; EXECUTE hapax_claim ({name}, {id}, {digest}, {sent_at})", begin(timeout));
     let text = AssertSqlSafe(text).into_sql_str();
-    let mut inserted = sqlx::raw_sql(text.clone()).fetch_all(&mut *conn).await;
-    if matches!(&inserted, Err(error) if is_unnamed(error)) {
-        // A new session, or a handler that gave up all names.
-        Postgres::run(conn, SqlStr::from_static("ROLLBACK")).await.map_err(Opening::Begin)?;
-        Postgres::run(conn, statements.claim_sixth.clone()).await.map_err(Opening::Begin)?;
-        inserted = sqlx::raw_sql(text).fetch_all(&mut *conn).await;
-    }
-    let inserted = inserted.map_err(Opening::Begin)?;
+    let inserted = sqlx::raw_sql(text).fetch_all(&mut *conn).await.map_err(Opening::Begin)?;
     let wanted = Wanted { consumer, keys: std::slice::from_ref(key) };
     taken(conn, statements, wanted, &inserted).await.map_err(Opening::Claim)
 }
@@ -334,12 +336,6 @@ async fn taken(
         (taking.horizon, taking.now) = (Postgres::int(row, 1)?, int::<Postgres>(row, 2)?);
     }
     Ok(taking)
-}
-
-/// Whether the session does not know a statement by its name.
-fn is_unnamed(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
-    code.is_some_and(|code| code == "26000")
 }
 
 /// A text as it stands in a statement: as it is where nothing in it could end or escape it.

@@ -143,7 +143,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     /// The hook refuses every commit but ours, and so every statement that runs outside a transaction.
-    async fn guard(raw: &mut Raw<Self>) -> Result<bool, sqlx::Error> {
+    async fn guard(raw: &mut Raw<Self>, _named: SqlStr) -> Result<bool, sqlx::Error> {
         let signals = Arc::clone(&raw.brake);
         raw.conn.lock_handle().await?.set_commit_hook(move || signals.commit.load(Ordering::SeqCst));
         Ok(true)
@@ -229,6 +229,14 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn is_session_end(_code: &str) -> bool {
+        false
+    }
+
+    fn has_forgotten(_code: &str) -> bool {
+        false
+    }
+
+    fn is_timeout(_code: &str) -> bool {
         false
     }
 

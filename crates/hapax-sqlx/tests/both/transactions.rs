@@ -131,9 +131,12 @@ async fn handler<D: Run>(db: &Fixture<D>, tx: &mut SqlTx<D>) -> Result<(), Error
 }
 
 pub(crate) async fn case_43_a_call_cancelled_anywhere_leaves_nothing_open<D: Run>(db: Fixture<D>) {
+    let mut cancelled = 0;
     for round in 0..5 {
-        cancel_a_delivery_everywhere(&db, round).await;
+        cancelled += cancel_a_delivery_everywhere(&db, round).await;
     }
+    // Not in each round: on a busy machine every answer may be there when it is first asked for.
+    assert!(cancelled > 0, "a delivery was cancelled at some awaits");
     for polls in 1..12 {
         cancel_after(polls, side_work(&db)).await;
     }
@@ -141,7 +144,8 @@ pub(crate) async fn case_43_a_call_cancelled_anywhere_leaves_nothing_open<D: Run
     assert_eq!(db.ask(key("round 0, 1 polls")).await, Claim::Duplicate { other_payload: false });
 }
 
-async fn cancel_a_delivery_everywhere<D: Run>(db: &Fixture<D>, round: u32) {
+/// Answers with the number of places.
+async fn cancel_a_delivery_everywhere<D: Run>(db: &Fixture<D>, round: u32) -> usize {
     for polls in 1.. {
         let text = format!("round {round}, {polls} polls");
         let finished = cancel_after(polls, delivery(db, &text)).await;
@@ -154,10 +158,10 @@ async fn cancel_a_delivery_everywhere<D: Run>(db: &Fixture<D>, round: u32) {
         again.await.expect("the message is free again");
         if let Some(finished) = finished {
             finished.unwrap();
-            assert!(polls > 1, "the delivery was cancelled at some awaits");
-            break;
+            return polls - 1;
         }
     }
+    unreachable!("a delivery ends")
 }
 
 async fn side_work<D: Run>(db: &Fixture<D>) {

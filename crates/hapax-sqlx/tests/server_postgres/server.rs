@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::both::{Fixture, Run, consumer, is, key, long_ago, request};
 use crate::{every_scenario, run_with_sqlx};
 use hapax_core::{Claim, ClaimRequest, Code, Envelope, ErrorKind, Fetched, Key, Retention, Source, Store};
-use hapax_sqlx::PgStore;
+use hapax_sqlx::{PgStore, PgTx};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Postgres};
 
@@ -244,8 +244,26 @@ async fn a_statement_that_takes_too_long_is_ended_by_the_server() {
     let request = ClaimRequest { timeout, ..request(&CONSUMER, &keys) };
     let (mut tx, _) = db.store.begin_claim(&request).await.unwrap();
     let error = Postgres::execute_sql(tx.conn(), "SELECT pg_sleep(600)".into()).await.unwrap_err();
-    assert_eq!(db.store.kind_of(&error), Some((ErrorKind::Statement, Code::StoreFailed)));
+    assert_eq!(db.store.kind_of(&error), Some((ErrorKind::Statement, Code::HandlerTimedOut)));
     assert_eq!(db.store.finish(tx).await.unwrap_err().kind(), ErrorKind::Broken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_handler_makes_its_session_forget_harms_nobody_else() {
+    let db = open().await;
+    let prepared = async |tx: &mut PgTx| sqlx::query("SELECT 1").execute(tx.conn()).await.map(|_| ());
+    for (forgetful, next) in
+        [([key("a")].as_slice(), [key("b")].as_slice()), (&[key("c"), key("d")], &[key("e"), key("f")])]
+    {
+        let (mut tx, _) = db.begin(forgetful).await;
+        prepared(&mut tx).await.unwrap();
+        Postgres::execute_sql(tx.conn(), "DEALLOCATE ALL".into()).await.unwrap();
+        db.store.finish(tx).await.unwrap();
+        let (mut tx, claims) = db.begin(next).await;
+        assert!(claims.iter().all(|claim| *claim == Claim::New));
+        prepared(&mut tx).await.unwrap();
+        db.store.finish(tx).await.unwrap();
+    }
 }
 
 static CONSUMER: std::sync::LazyLock<hapax_core::ConsumerName> = std::sync::LazyLock::new(consumer);
