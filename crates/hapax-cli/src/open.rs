@@ -46,24 +46,36 @@ pub(crate) fn config(path: &Path) -> Result<Config, Trouble> {
     Ok(Config::load(path, &Surroundings::of_process())?)
 }
 
+/// What becomes of an SQLite database that is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Missing {
+    /// It is created.
+    Create,
+    /// It is an error: who only looks must not take a slip in a path for an empty database.
+    Refuse,
+}
+
 /// Opens the store that the arguments name, and answers with the configuration if it came from one. The
 /// schema is checked.
 pub(crate) async fn store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>), Trouble> {
-    let (store, config) = unchecked_store(args).await?;
+    let (store, config) = unchecked_store(args, Missing::Refuse).await?;
     with_store!(&store, store => store.check().await)?;
     Ok((store, config))
 }
 
 /// The same without a check of the schema.
-pub(crate) async fn unchecked_store(args: &StoreArgs) -> Result<(AnyStore, Option<Config>), Trouble> {
+pub(crate) async fn unchecked_store(
+    args: &StoreArgs,
+    missing: Missing,
+) -> Result<(AnyStore, Option<Config>), Trouble> {
     // The environment speaks only where the command line does not: it must not contradict --config.
     let url = args.store.clone().or_else(|| std::env::var("HAPAX_STORE").ok());
     match (&args.config, &url) {
         (Some(path), _) => {
             let config = config(path)?;
-            Ok((configured(&config).await?, Some(config)))
+            Ok((configured(&config, missing).await?, Some(config)))
         }
-        (None, Some(url)) => Ok((at_url(url, &args.schema).await?, None)),
+        (None, Some(url)) => Ok((at_url(url, &args.schema, missing).await?, None)),
         (None, None) => Err(no_store()),
     }
 }
@@ -98,23 +110,32 @@ fn unknown_store() -> Error {
 }
 
 /// Opens a store by its URL.
-pub(crate) async fn at_url(url: &str, schema: &str) -> Result<AnyStore, Trouble> {
+pub(crate) async fn at_url(url: &str, schema: &str, missing: Missing) -> Result<AnyStore, Trouble> {
     let kind = StoreKind::of(&SecretUrl::new(url));
-    Ok(connect(kind, url, schema, 8).await?)
+    Ok(connect(kind, url, schema, 8, missing).await?)
 }
 
 /// Opens the store of a configuration; errors name its place in the file.
-pub(crate) async fn configured(config: &Config) -> Result<AnyStore, Trouble> {
+pub(crate) async fn configured(config: &Config, missing: Missing) -> Result<AnyStore, Trouble> {
     let store = &config.store;
     let pool = usize::try_from(store.pool.value).unwrap_or(usize::MAX);
-    let opened = connect(Some(store.kind), store.url.expose(), &store.schema, pool).await;
+    let opened = connect(Some(store.kind), store.url.expose(), &store.schema, pool, missing).await;
     opened.map_err(|error| placed(config, &store.url, error))
 }
 
-async fn connect(kind: Option<StoreKind>, url: &str, schema: &str, pool: usize) -> Result<AnyStore, Error> {
+async fn connect(
+    kind: Option<StoreKind>,
+    url: &str,
+    schema: &str,
+    pool: usize,
+    missing: Missing,
+) -> Result<AnyStore, Error> {
     match kind {
         #[cfg(feature = "sqlite")]
         Some(StoreKind::Sqlite) => {
+            if missing == Missing::Refuse {
+                must_be_there(url)?;
+            }
             Ok(AnyStore::Sqlite(SqliteStore::builder(url).schema(schema).pool(pool).connect().await?))
         }
         #[cfg(feature = "postgres")]
@@ -124,6 +145,19 @@ async fn connect(kind: Option<StoreKind>, url: &str, schema: &str, pool: usize) 
         Some(_) => Err(no_driver()),
         None => Err(unknown_store()),
     }
+}
+
+/// An SQLite database is a file. What else a URL may say is left to the driver.
+#[cfg(feature = "sqlite")]
+fn must_be_there(url: &str) -> Result<(), Error> {
+    let Ok(options) = url.parse::<hapax::sqlx::sqlite::SqliteConnectOptions>() else { return Ok(()) };
+    let file = options.get_filename();
+    let name = file.to_string_lossy();
+    if name.is_empty() || name == ":memory:" || name.starts_with("file:") || file.exists() {
+        return Ok(());
+    }
+    let context = format!("there is no database file {}", file.display());
+    Err(Error::new(ErrorKind::Unavailable, Code::StoreUnavailable, context))
 }
 
 /// An error together with the place of the configuration that it is about.

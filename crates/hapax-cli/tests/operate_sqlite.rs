@@ -65,6 +65,7 @@ async fn migrate_prints_without_touching_checks_and_applies_once() {
     assert!(printed.contains("CREATE TABLE hapax_inbox"), "{printed}");
     assert!(!shop.path("shop.db").exists());
 
+    shop.write("shop.db", ""); // an empty database
     assert_eq!(shop.run("migrate -c @hapax.toml --check --json").await.exit(1), "{\"pending\":[1]}\n");
     assert_eq!(shop.run("migrate -c @hapax.toml --json").await.exit(0), "{\"applied\":[1]}\n");
     assert_eq!(shop.run("migrate -c @hapax.toml --json").await.exit(0), "{\"applied\":[]}\n");
@@ -79,6 +80,35 @@ async fn migrate_prints_without_touching_checks_and_applies_once() {
         <sqlx::SqliteConnection as sqlx::Connection>::connect(&url).await.expect("a new database");
     sqlx::raw_sql(sql).execute(&mut database).await.expect("the printed SQL runs");
     assert_eq!(shop.run("migrate -c @hapax.toml --check").await.exit(0), "the schema is up to date\n");
+}
+
+#[tokio::test]
+async fn a_command_that_only_looks_makes_no_database_of_a_mistyped_path() {
+    let shop = shop::folder(&[("\"apply\"\nsetup = \"schema.sql\"", "\"check\"")]);
+    for command in [
+        "inbox get p-1 --consumer orders",
+        "inbox why p-1 --consumer orders",
+        "inbox purge --consumer orders --yes",
+        "inbox rename orders sales --yes",
+        "dead list",
+        "dead redrive 1 --yes",
+        "migrate --check",
+    ] {
+        let by_url =
+            shop.hapax(command).env("HAPAX_STORE", format!("sqlite:{}", shop.path("shop.db").display()));
+        no_database(&shop, Ended::of(by_url.start().expect("it starts")).await);
+        no_database(&shop, shop.run(&format!("{command} -c @hapax.toml")).await);
+    }
+    no_database(&shop, shop.run("run @hapax.toml").await);
+    shop.run("migrate -c @hapax.toml").await.exit(0);
+    shop.run("dead list -c @hapax.toml").await.exit(0);
+}
+
+#[track_caller]
+fn no_database(shop: &Folder, ended: Ended) {
+    assert_eq!(ended.exit(3), "");
+    assert!(ended.stderr().contains("HX0010") && ended.stderr().contains("no database file"), "{ended}");
+    assert!(!shop.path("shop.db").exists(), "{ended}");
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ use self::payments::Payments;
 use self::report::Report;
 use self::stock::Stock;
 use crate::args::Bench;
-use crate::open::{self, with_store};
+use crate::open::{self, Missing, with_store};
 use crate::progress;
 use crate::shutdown;
 use crate::trouble::Trouble;
@@ -39,7 +39,7 @@ pub(crate) async fn run(args: Bench) -> Result<ExitCode, Trouble> {
     let contenders = chosen(&args)?;
     let stop = shutdown::on_signal();
     let schema = format!("hapax_bench_{:08x}", fastrand::u32(..));
-    let found = open::at_url(&args.store, &schema).await?;
+    let found = open::at_url(&args.store, &schema, Missing::Create).await?;
     with_store!(found, store => measure_on(&store, &args, &contenders, &stop).await)
 }
 

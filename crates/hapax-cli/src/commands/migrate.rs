@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::args::Migrate;
 use crate::config::store::StoreKind;
-use crate::open::{self, with_store};
+use crate::open::{self, Missing, with_store};
 use crate::out::say;
 use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
@@ -17,7 +17,8 @@ pub(crate) async fn run(args: Migrate) -> Result<ExitCode, Trouble> {
     if args.print {
         return print(&args);
     }
-    let (store, _) = open::unchecked_store(&args.store).await?;
+    let missing = if args.check { Missing::Refuse } else { Missing::Create };
+    let (store, _) = open::unchecked_store(&args.store, missing).await?;
     with_store!(store, store => migrate(&args, &store).await)
 }
 

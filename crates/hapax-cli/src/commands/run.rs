@@ -15,8 +15,9 @@ use tracing::{info, warn};
 use crate::args::Run;
 use crate::config::Config;
 use crate::config::log::LogFormat;
+use crate::config::store::Migrate;
 use crate::consume::{Configured, at_source, build, check_source, open_source, parts};
-use crate::open::{self, with_store};
+use crate::open::{self, Missing, with_store};
 use crate::out::say;
 use crate::sql::SqlTarget;
 use crate::trouble::Trouble;
@@ -33,7 +34,8 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
     if let Some(report) = config.origin.report(config.notes()) {
         report.problems().for_each(|note| warn!("{}", note.one_line()));
     }
-    let store = open::configured(&config).await?;
+    let applies = config.store.migrate == Migrate::Apply;
+    let store = open::configured(&config, if applies { Missing::Create } else { Missing::Refuse }).await?;
     with_store!(store, store => if args.check { check(&config, &store).await } else { consume(&config, &store, &args).await })
 }
 
@@ -41,7 +43,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
 async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
     check_connections(config)?;
     let pending = store.pending().await?;
-    let applies = config.store.migrate == crate::config::store::Migrate::Apply;
+    let applies = config.store.migrate == Migrate::Apply;
     if !applies {
         open::ready(config, store).await?;
     }

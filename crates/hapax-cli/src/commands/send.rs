@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::Send;
 use crate::config::broker::Connection;
-use crate::open::{self, AnyStore, with_store};
+use crate::open::{self, AnyStore, Missing, with_store};
 use crate::out::say;
 use crate::progress;
 use crate::trouble::{FINDINGS, Trouble};
@@ -142,12 +142,12 @@ async fn target(args: &Send) -> Result<Target, Trouble> {
             }
         }
         (_, Some(path), None, _) => {
-            let store = open::configured(&open::config(path)?).await?;
+            let store = open::configured(&open::config(path)?, Missing::Create).await?;
             with_store!(&store, store => hapax::Store::check(store).await)?;
             Target::Embedded(store)
         }
         (None, None, _, Some(url)) => {
-            let store = open::at_url(url, &args.schema).await?;
+            let store = open::at_url(url, &args.schema, Missing::Create).await?;
             with_store!(&store, store => hapax::Store::check(store).await)?;
             Target::Embedded(store)
         }
