@@ -41,6 +41,7 @@ impl Statement {
         if scanner.is_empty {
             return Err(ParseError::Empty);
         }
+        scanner.check_first_words()?;
         let Scanner { names, uses, foreign, .. } = scanner;
         Ok(Self { sql: sql.to_owned(), names, uses, foreign })
     }
@@ -121,6 +122,14 @@ pub(crate) enum ParseError {
         /// Where.
         at: Range<usize>,
     },
+    /// It would begin or end a transaction, or change the session that all messages share.
+    #[error("`{written}` does not belong in a handler's transaction")]
+    NotInside {
+        /// The word, or two, that tell.
+        written: String,
+        /// Where.
+        at: Range<usize>,
+    },
     /// A parameter follows a word without a space: `LIMIT:n`.
     #[error("`:{name}` stands right behind a word")]
     Glued {
@@ -139,6 +148,7 @@ impl ParseError {
             Self::Unclosed { at, .. }
             | Self::SecondStatement { at }
             | Self::Numbered { at, .. }
+            | Self::NotInside { at, .. }
             | Self::Glued { at, .. } => at.clone(),
         }
     }
@@ -155,10 +165,34 @@ impl ParseError {
                     .to_owned()
             }
             Self::Numbered { .. } => "Parameters have names: declare one, and write `:name`.".to_owned(),
+            Self::NotInside { written, .. } if written.eq_ignore_ascii_case("set") => {
+                "Write `SET LOCAL …`, which ends with the transaction, or remove the statement.".to_owned()
+            }
+            Self::NotInside { .. } => {
+                "Remove the statement: Hapax begins and commits the transaction itself.".to_owned()
+            }
             Self::Glued { name, .. } => format!("Write a space before `:{name}`."),
         }
     }
 }
+
+/// First words of statements that would begin or end a transaction, or change the session.
+const NOT_INSIDE: [&str; 14] = [
+    "BEGIN",
+    "START",
+    "COMMIT",
+    "END",
+    "ROLLBACK",
+    "ABORT",
+    "SAVEPOINT",
+    "RELEASE",
+    "DEALLOCATE",
+    "DISCARD",
+    "VACUUM",
+    "ATTACH",
+    "DETACH",
+    "PRAGMA",
+];
 
 /// A walk over the bytes of a statement. Everything it looks for is ASCII, and no byte of a longer
 /// character is, so it never stops inside one.
@@ -171,6 +205,8 @@ struct Scanner<'a> {
     ended: bool,
     /// Whether only white space, comments and semicolons have been seen.
     is_empty: bool,
+    /// The first two words, if the statement begins with words.
+    first: Vec<Range<usize>>,
     names: Vec<String>,
     uses: Vec<Use>,
     foreign: Option<Range<usize>>,
@@ -184,6 +220,7 @@ impl<'a> Scanner<'a> {
             brackets: 0,
             ended: false,
             is_empty: true,
+            first: Vec::new(),
             names: Vec::new(),
             uses: Vec::new(),
             foreign: None,
@@ -203,11 +240,32 @@ impl<'a> Scanner<'a> {
                 _ if self.ended => return Err(ParseError::SecondStatement { at: self.at..self.sql.len() }),
                 _ => {
                     self.is_empty = false;
+                    self.note_first_word();
                     self.scan_token(byte)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Called for every byte of a word: those behind its first belong to a word that is noted.
+    fn note_first_word(&mut self) {
+        if self.first.len() < 2 && self.first.last().is_none_or(|word| word.end <= self.at) {
+            self.first.push(self.at..self.at + self.word_length(0));
+        }
+    }
+
+    fn check_first_words(&self) -> Result<(), ParseError> {
+        let is = |at: usize, word: &str| {
+            self.first.get(at).is_some_and(|range| self.sql[range.clone()].eq_ignore_ascii_case(word))
+        };
+        let prepares = is(0, "PREPARE") && is(1, "TRANSACTION");
+        let sets = is(0, "SET") && !is(1, "LOCAL");
+        if !prepares && !sets && !NOT_INSIDE.iter().any(|word| is(0, word)) {
+            return Ok(());
+        }
+        let at = self.first[0].start..self.first[usize::from(prepares)].end;
+        Err(ParseError::NotInside { written: self.sql[at.clone()].to_owned(), at })
     }
 
     fn scan_token(&mut self, byte: u8) -> Result<(), ParseError> {
@@ -428,7 +486,7 @@ mod tests {
             "SELECT 1::int, x::text, y :: numeric",
             "SELECT a[1:2], a[lo:hi], a[f(1):n], a[b[1]:n], a[1:2][3:n]",
             "SELECT 1 -- :a\n, 2 /* :a /* :a */ :a */",
-            "SET x := y",
+            "UPDATE t SET x := y",
             "SELECT a$b$ , c$1 FROM t$b$",
             "SELECT name'x' FROM t",
             "SELECT f(a := 1), b : c",
@@ -491,6 +549,48 @@ mod tests {
         }
         let error = Statement::parse("SELECT 1 LIMIT:n").expect_err("glued");
         assert_eq!(error, ParseError::Glued { name: "n".to_owned(), at: 14..16 });
+    }
+
+    #[test]
+    fn what_begins_or_ends_a_transaction_or_changes_the_session_is_refused() {
+        for (sql, written) in [
+            ("BEGIN", "BEGIN"),
+            ("start transaction", "start"),
+            (" -- done\n/* really */ ;Commit;", "Commit"),
+            ("END", "END"),
+            ("ROLLBACK TO a", "ROLLBACK"),
+            ("ABORT", "ABORT"),
+            ("SAVEPOINT a", "SAVEPOINT"),
+            ("RELEASE a", "RELEASE"),
+            ("PREPARE TRANSACTION 'a'", "PREPARE TRANSACTION"),
+            ("DEALLOCATE ALL", "DEALLOCATE"),
+            ("DISCARD ALL", "DISCARD"),
+            ("VACUUM", "VACUUM"),
+            ("ATTACH 'x.db' AS x", "ATTACH"),
+            ("DETACH x", "DETACH"),
+            ("PRAGMA foreign_keys = 0", "PRAGMA"),
+            ("SET search_path = shop", "SET"),
+            ("SET SESSION x = 1", "SET"),
+            ("set", "set"),
+        ] {
+            let error = Statement::parse(sql).expect_err(sql);
+            assert_eq!(&sql[error.place()], written);
+            assert_eq!(error, ParseError::NotInside { written: written.to_owned(), at: error.place() });
+            assert_eq!(error.cure().contains("SET LOCAL"), written.eq_ignore_ascii_case("set"), "{sql}");
+        }
+        for sql in [
+            "SET LOCAL x = 1",
+            "set/* */local x = 1",
+            "PREPARE a AS SELECT 1",
+            "SELECT 'COMMIT'",
+            "\"COMMIT\"",
+            "COMMITS",
+            "(SELECT 1)",
+            "DO $$ BEGIN COMMIT; END $$",
+            "WITH a AS (SELECT 1) UPDATE t SET x = 1",
+        ] {
+            parse(sql);
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ const MISTAKES: &[Mistake] = &[
     mistake(":order\"", ":odrer\"", "HX0005", 2, ":odrer", "Did you mean `order`?"),
     mistake("VALUES (:id,", "VALUES ('',", "HX0005", 2, "id = { json", "never used"),
     mistake("= :order", "= ?1 + :order", "HX0005", 2, "?1", "bind it to NULL"),
+    mistake("UPDATE orders", "COMMIT; -- orders", "HX0005", 2, "COMMIT", "Hapax begins and commits"),
     mistake("INTO ledger", "INTO legder", "HX0006", 2, "legder", "no such table: legder"),
     mistake("UPDATE orders", "UPDTE orders", "HX0006", 2, "UPDTE", "syntax error"),
     mistake("sqlite:shop.db", "mysql://shop:hunter2@localhost/shop", "HX0007", 2, "mysql", "not available"),

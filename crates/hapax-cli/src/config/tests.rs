@@ -440,6 +440,8 @@ fn hx0005_statements_and_parameters_that_do_not_match() {
         ("paid = 1", "paid = '1", "12:42", "a string is never closed"),
         ("paid = 1", "paid = $1", "12:42", "Parameters have names"),
         ("paid = 1", "paid = ?", "12:42", "bind it to NULL"),
+        ("UPDATE", "/* now */ commit; --", "12:27", "Hapax begins and commits"),
+        ("UPDATE", "SET x = 1 --", "12:17", "Write `SET LOCAL"),
     ] {
         let text = GOOD.replacen(from, to, 1);
         let report = parse(&text).expect_err("refused");
