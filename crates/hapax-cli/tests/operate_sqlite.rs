@@ -320,11 +320,24 @@ async fn case_12_what_was_purged_and_comes_again_is_ambiguous_and_not_handled_tw
 }
 
 #[tokio::test]
+async fn a_consumer_that_has_only_a_dead_letter_without_an_id_is_renamed_with_it() {
+    let shop = shop::folder(&[]);
+    handle(&shop, "{\"type\":\"Paid\"}\n").await;
+    shop.run("inbox rename orders sales -c @hapax.toml --yes").await.exit(0);
+    assert_eq!(dead(&shop, "--consumer sales").await.len(), 1);
+}
+
+#[tokio::test]
 async fn a_renamed_consumer_keeps_its_records() {
     let shop = shop::folder(&[]);
     let lines = shop::paid("p-1", 1) + &shop::paid("p-9", 9);
     handle(&shop, &lines).await;
     refused(&shop, "inbox rename orders sales -c @hapax.toml").await;
+    let mistyped = shop.run("inbox rename ordres sales -c @hapax.toml --yes").await;
+    assert_eq!(mistyped.exit(1), "");
+    assert!(mistyped.stderr().contains("HX0060") && mistyped.stderr().contains("`ordres`"), "{mistyped}");
+    let mistyped = shop.run("inbox purge --consumer ordres -c @hapax.toml --yes").await;
+    assert_eq!(mistyped.exit(0), "0 rows removed; horizon none\n");
     assert_eq!(
         shop.run("inbox rename orders sales -c @hapax.toml --yes --json").await.exit(0),
         "{\"renamed\":2}\n"

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use hapax::sql::SqlStore;
 use hapax::{
     Code, ConsumerName, DeadFilter, DeadLetters as _, Inbox as _, InboxRow, Instances as _, Janitor, Keep,
-    MessageId, WaitingRoom as _,
+    MessageId, Retention as _, WaitingRoom as _,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -215,10 +215,22 @@ async fn rename<D: SqlTarget>(args: &Rename, store: &SqlStore<D>) -> Result<Exit
     let (from, to) = (consumer(&args.from)?, consumer(&args.to)?);
     confirm(&format!("move every record of `{from}` to `{to}`; stop its consumers first"), args.yes)?;
     let rows = store.rename(&from, &to).await?;
+    if rows == 0 && has_nothing(store, &to).await? {
+        let message = format!("there are no records of `{from}`, and nothing was moved");
+        let cure = "Check the name, and that the command looks into the right store.";
+        return Err(Trouble::usage(Code::NotFound, message, cure));
+    }
     if args.json {
         say!("{}", json!({ "renamed": rows }));
     } else {
         say!("{rows} inbox rows moved from `{from}` to `{to}`");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a consumer without inbox rows has nothing else either: a message without an id can be dead, and
+/// rows that were purged leave a horizon.
+async fn has_nothing<D: SqlTarget>(store: &SqlStore<D>, name: &ConsumerName) -> Result<bool, Trouble> {
+    let filter = DeadFilter { consumer: Some(name.clone()), ..DeadFilter::default() };
+    Ok(store.count_dead(&filter).await? == 0 && store.horizon(name).await?.is_none())
 }
