@@ -55,7 +55,7 @@ pub(crate) struct Run {
     /// End when source and waiting room have been empty this long, such as 2s
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) until_idle: Option<Duration>,
-    /// Print the summary as one line of JSON
+    /// Print the summary, or what --check found, as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

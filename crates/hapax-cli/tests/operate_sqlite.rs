@@ -288,7 +288,7 @@ async fn an_inbox_row_is_found_or_the_exit_code_says_that_it_is_not() {
     assert!(told.starts_with("orders p-1 done since "), "{told}");
     for command in ["inbox get P-1", "inbox why P-1", "inbox get p-1 --consumer others"] {
         let missing = shop.run(&format!("{command} -c @hapax.toml --json")).await;
-        assert_eq!(missing.exit(1), "");
+        assert_eq!(missing.exit(1), "null\n");
         assert!(missing.stderr().contains("no record of"), "{missing}");
     }
 }

@@ -116,6 +116,8 @@ async fn a_check_asks_everything_and_changes_nothing() {
     let demo = payments::folder(&[]);
     let fresh = demo.run("run @hapax.toml --check").await.exit(0);
     assert!(fresh.contains("would apply"), "{fresh}");
+    let fresh = demo.run("run @hapax.toml --check --json").await.exit(0);
+    assert_eq!(fresh, "{\"consumers\":{\"payments\":\"statements not checked\"},\"pending\":[1]}\n");
     let mut database = demo.database("payments.db").await;
     assert_eq!(count(&mut database, "SELECT count(*) FROM sqlite_master").await, 0);
     drop(database);
@@ -123,6 +125,8 @@ async fn a_check_asks_everything_and_changes_nothing() {
     demo.run("run @hapax.toml").await.exit(0);
     let before = bytes(&demo).await;
     assert_eq!(demo.run("run @hapax.toml --check").await.exit(0), "consumer payments: ok\n");
+    let checked = demo.run("run @hapax.toml --check --json").await.exit(0);
+    assert_eq!(checked, "{\"consumers\":{\"payments\":\"ok\"},\"pending\":[]}\n");
     assert!(bytes(&demo).await == before);
 
     demo.write("payments.jsonl", "");

@@ -90,12 +90,15 @@ async fn get<D: SqlTarget>(
             }
         }
     }
-    Ok(not_found_unless(found, &id))
+    Ok(not_found_unless(found, &id, args.json))
 }
 
-fn not_found_unless(found: bool, id: &MessageId) -> ExitCode {
+fn not_found_unless(found: bool, id: &MessageId, as_json: bool) -> ExitCode {
     if found {
         return ExitCode::SUCCESS;
+    }
+    if as_json {
+        say!("null");
     }
     eprintln!("no record of `{id}`");
     ExitCode::from(FINDINGS)
@@ -181,7 +184,7 @@ async fn why<D: SqlTarget>(
             say!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");
         }
     }
-    Ok(not_found_unless(found, &id))
+    Ok(not_found_unless(found, &id, args.json))
 }
 
 async fn purge<D: SqlTarget>(

@@ -5,9 +5,10 @@ use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax::sql::SqlStore;
+use hapax::sql::{Migration, SqlStore};
 use hapax::{Code, Error, ErrorKind, Health, Summary};
 use serde::Serialize;
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -36,30 +37,49 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
     }
     let applies = config.store.migrate == Migrate::Apply;
     let store = open::configured(&config, if applies { Missing::Create } else { Missing::Refuse }).await?;
-    with_store!(store, store => if args.check { check(&config, &store).await } else { consume(&config, &store, &args).await })
+    with_store!(store, store => if args.check { check(&config, &store, args.json).await } else { consume(&config, &store, &args).await })
 }
 
 /// Asks everything that `run` would ask, and changes nothing.
-async fn check<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn check<D: SqlTarget>(
+    config: &Config,
+    store: &SqlStore<D>,
+    as_json: bool,
+) -> Result<ExitCode, Trouble> {
     check_connections(config)?;
     let pending = store.pending().await?;
     let applies = config.store.migrate == Migrate::Apply;
     if !applies {
         open::ready(config, store).await?;
     }
-    for migration in &pending {
-        say!("would apply {}", migration.name);
-    }
     for settings in config.consumers.values() {
         if pending.is_empty() {
             drop(parts(config, settings, store).await?);
-        } else {
-            say!("consumer {}: its statements can be checked once the tables are there", settings.name.value);
         }
         check_source(config, settings, store).await?;
-        say!("consumer {}: ok", settings.name.value);
     }
+    print_check(config, &pending, as_json);
     Ok(ExitCode::SUCCESS)
+}
+
+fn print_check(config: &Config, pending: &[Migration], as_json: bool) {
+    let names = config.consumers.values().map(|settings| settings.name.value.as_str());
+    if as_json {
+        let state = if pending.is_empty() { "ok" } else { "statements not checked" };
+        let consumers: BTreeMap<_, _> = names.map(|name| (name, state)).collect();
+        let versions: Vec<_> = pending.iter().map(|migration| migration.version).collect();
+        say!("{}", json!({ "consumers": consumers, "pending": versions }));
+        return;
+    }
+    for migration in pending {
+        say!("would apply {}", migration.name);
+    }
+    for name in names {
+        if !pending.is_empty() {
+            say!("consumer {name}: its statements can be checked once the tables are there");
+        }
+        say!("consumer {name}: ok");
+    }
 }
 
 /// Runs every consumer until all have ended, a signal comes, or one fails for good.
