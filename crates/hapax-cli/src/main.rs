@@ -20,14 +20,18 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::args::{Args, Command};
-use crate::trouble::Trouble;
+use crate::trouble::{Trouble, USAGE};
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
-            let _ = error.print();
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+            let printed = error.print();
+            if error.use_stderr() {
+                return ExitCode::from(USAGE);
+            }
+            printed.unwrap_or_else(|error| out::failed(&error));
+            return ExitCode::SUCCESS;
         }
     };
     let ended = tokio::runtime::Builder::new_multi_thread()

@@ -1,15 +1,26 @@
-//! Standard output, which may be a pipe that somebody closed.
+//! Standard output, which may be a pipe that somebody closed, or a file on a full disk.
 
-use std::io::Write as _;
+use std::io::{Error, ErrorKind, Write as _};
 
-/// Prints a line. A reader that has gone, as `head` does, is no error: the program ends quietly.
+use crate::trouble::FINDINGS;
+
+/// Prints a line, or ends the program.
 pub(crate) fn line(text: &std::fmt::Arguments<'_>) {
-    if writeln!(std::io::stdout().lock(), "{text}").is_err() {
-        std::process::exit(0);
+    if let Err(error) = writeln!(std::io::stdout().lock(), "{text}") {
+        failed(&error);
     }
 }
 
-/// `println!` for a standard output that may be closed.
+/// Ends the program. A reader that has gone, as `head` does, is no error, and nothing is said of it.
+pub(crate) fn failed(error: &Error) -> ! {
+    if error.kind() == ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    eprintln!("cannot write to standard output: {error}");
+    std::process::exit(FINDINGS.into());
+}
+
+/// `println!` for a standard output that may fail.
 macro_rules! say {
     ($($text:tt)*) => {
         $crate::out::line(&format_args!($($text)*))

@@ -6,7 +6,7 @@ mod shop;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use hapax_testkit::process::Running;
+use hapax_testkit::process::{Running, Subject};
 use hapax_testkit::servers::eventually;
 use program::{Ended, Folder, SOON};
 use serde_json::{Value, json};
@@ -199,6 +199,37 @@ async fn dead_letters_are_listed_by_reason_shown_whole_and_discarded() {
         ended.exit(2);
     }
     assert_eq!(dead(&shop, "").await.len(), 4);
+}
+
+/// Runs `hapax` with its standard output redirected by a shell.
+async fn into(shop: &Folder, args: &str, redirection: &str) -> Ended {
+    let program = env!("CARGO_BIN_EXE_hapax");
+    let config = shop.path("hapax.toml");
+    let args = args.replace("@hapax.toml", &config.display().to_string());
+    let shell =
+        Subject::new("/bin/bash").arg("-c").arg(format!("set -o pipefail; {program} {args} {redirection}"));
+    Ended::of(shell.env_remove("HAPAX_STORE").start().expect("there is a shell")).await
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn what_cannot_be_printed_is_an_error_and_a_reader_that_has_gone_is_none() {
+    let shop = with_dead_letters().await;
+    for command in [
+        "dead list -c @hapax.toml",
+        "inbox get p-7 -c @hapax.toml --json",
+        "migrate -c @hapax.toml --print",
+        "run @hapax.toml --until-idle 10ms --json",
+        "run @hapax.toml --check",
+        "--help",
+    ] {
+        let full = into(&shop, command, "> /dev/full").await;
+        full.exit(1);
+        assert!(full.stderr().contains("cannot write to standard output: No space left"), "{full}");
+        let closed = into(&shop, command, "| true").await;
+        closed.exit(0);
+        assert!(!closed.stderr().contains("standard output"), "{closed}");
+    }
 }
 
 /// Without a terminal to ask on and without `--yes`, a command changes nothing.

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::contender::Contender;
 use super::pace::{Pace, Waits};
 use crate::args::Bench;
+use crate::out::say;
 
 /// What was measured, a line for each contender.
 pub(super) struct Report(Vec<Line>);
@@ -47,16 +48,13 @@ impl Report {
                     "p99_ms": rounded(line.waits.p99_ms(), 100.0),
                 })
             };
-            println!("{}", json!({ "rows": self.0.iter().map(row).collect::<Vec<_>>() }));
+            say!("{}", json!({ "rows": self.0.iter().map(row).collect::<Vec<_>>() }));
             return;
         }
-        println!(
-            "{:20} {:>12} {:>7} {:>10}   from slowest to fastest round",
-            "", "messages/s", "ratio", "p99"
-        );
+        say!("{:20} {:>12} {:>7} {:>10}   from slowest to fastest round", "", "messages/s", "ratio", "p99");
         for line in &self.0 {
             let (slowest, fastest) = line.extremes();
-            println!(
+            say!(
                 "{:20} {:>12.0} {:>7.2} {:>7.1} ms   {slowest:.0} to {fastest:.0}",
                 line.contender.name(),
                 line.rate(),
@@ -64,7 +62,7 @@ impl Report {
                 line.waits.p99_ms(),
             );
         }
-        println!("{}", surroundings(args, place));
+        say!("{}", surroundings(args, place));
     }
 
     /// A line's rate over the baseline's.
