@@ -96,16 +96,16 @@ async fn a_command_that_only_looks_makes_no_database_of_a_mistyped_path() {
     ] {
         let by_url =
             shop.hapax(command).env("HAPAX_STORE", format!("sqlite:{}", shop.path("shop.db").display()));
-        no_database(&shop, Ended::of(by_url.start().expect("it starts")).await);
-        no_database(&shop, shop.run(&format!("{command} -c @hapax.toml")).await);
+        no_database(&shop, &Ended::of(by_url.start().expect("it starts")).await);
+        no_database(&shop, &shop.run(&format!("{command} -c @hapax.toml")).await);
     }
-    no_database(&shop, shop.run("run @hapax.toml").await);
+    no_database(&shop, &shop.run("run @hapax.toml").await);
     shop.run("migrate -c @hapax.toml").await.exit(0);
     shop.run("dead list -c @hapax.toml").await.exit(0);
 }
 
 #[track_caller]
-fn no_database(shop: &Folder, ended: Ended) {
+fn no_database(shop: &Folder, ended: &Ended) {
     assert_eq!(ended.exit(3), "");
     assert!(ended.stderr().contains("HX0010") && ended.stderr().contains("no database file"), "{ended}");
     assert!(!shop.path("shop.db").exists(), "{ended}");
