@@ -260,7 +260,7 @@ impl<'a> Scanner<'a> {
             self.first.get(at).is_some_and(|range| self.sql[range.clone()].eq_ignore_ascii_case(word))
         };
         let prepares = is(0, "PREPARE") && is(1, "TRANSACTION");
-        let sets = is(0, "SET") && !is(1, "LOCAL");
+        let sets = is(0, "SET") && !is(1, "LOCAL") && !is(1, "CONSTRAINTS");
         if !prepares && !sets && !NOT_INSIDE.iter().any(|word| is(0, word)) {
             return Ok(());
         }

@@ -301,6 +301,10 @@ async fn a_dead_letter_without_an_id_is_redriven_only_under_a_given_one() {
     let canary = "dead redrive --reason HX0030 --canary 1 -c @hapax.toml --yes --json";
     let stopped = shop.run(canary).await.json(1).remove(0);
     assert_eq!((&stopped["without_id"], &stopped["skipped"]), (&1.into(), &1.into()), "it proves nothing");
+    let again = format!("dead redrive {} -c @hapax.toml --yes --id given-1", number(&shop, None).await);
+    let refused = shop.run(&again).await;
+    assert_eq!(refused.code, Some(2), "as a copy of what was handled it would be lost\n{refused}");
+    assert!(refused.stderr().contains("HX0063"), "{refused}");
     let why = shop.run("inbox why given-1 -c @hapax.toml --json").await.json(0).remove(0);
     assert_eq!(why["inbox"]["state"], "done", "{why}");
 }

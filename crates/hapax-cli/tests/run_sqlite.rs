@@ -296,6 +296,20 @@ async fn sigterm_ends_it_in_order_with_a_summary() {
     assert_eq!(count(&mut shop.database("shop.db").await, unclean).await, 0);
 }
 
+#[tokio::test]
+async fn sigterm_ends_it_while_a_read_of_its_pipe_is_open() {
+    let shop = shop::folder(&[("{ queue = \"orders\" }", "{ file = \"pipe\" }")]);
+    let made = std::process::Command::new("mkfifo").arg(shop.path("pipe")).status();
+    assert!(made.expect("mkfifo runs").success());
+    let mut pipe = std::fs::File::options().read(true).write(true).open(shop.path("pipe")).unwrap();
+    std::io::Write::write_all(&mut pipe, shop::paid("p-1", 1).as_bytes()).unwrap();
+    let mut running = shop.hapax("run @hapax.toml").env("HAPAX_LOG", "hapax=debug").start().unwrap();
+    running.wait_output("received", SOON).await;
+    running.terminate().unwrap();
+    Ended::of(running).await.exit(0);
+    drop(pipe);
+}
+
 /// A GET request: the status and the body.
 async fn get(address: &str, path: &str) -> std::io::Result<(String, String)> {
     let mut stream = TcpStream::connect(address).await?;

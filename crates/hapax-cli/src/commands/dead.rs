@@ -200,6 +200,9 @@ async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<Ex
         let message = format!("--id names one message, and {} dead letters are meant", letters.len());
         return Err(Trouble::usage(Code::UsageWrong, message, "Give one number with --id."));
     }
+    if let (Some(id), [letter]) = (&given, letters.as_slice()) {
+        refuse_known(store, letter, id).await?;
+    }
     if args.rate == Some(0) {
         return Err(Trouble::usage(
             Code::UsageWrong,
@@ -228,6 +231,22 @@ async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<Ex
     say(args, &done, canaries_failed);
     let clean = done.lost == 0 && done.without_id == 0 && done.dead == 0;
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(FINDINGS) })
+}
+
+/// Under an id that was handled a letter would count as a duplicate, and be gone without an effect.
+async fn refuse_known<D: SqlTarget>(
+    store: &SqlStore<D>,
+    letter: &DeadLetter,
+    id: &MessageId,
+) -> Result<(), Trouble> {
+    if letter.id.is_some() {
+        return Ok(()); // it keeps its own
+    }
+    let row = store.look(&letter.consumer, std::slice::from_ref(id)).await?.into_iter().flatten().next();
+    let Some(row) = row.filter(|row| row.state != InboxState::Dead) else { return Ok(()) };
+    let message =
+        format!("consumer `{}` knows a message `{id}` already: it is {}", letter.consumer, row.state);
+    Err(Trouble::usage(Code::RedriveNeedsId, message, "Give an id that no other message has."))
 }
 
 fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
