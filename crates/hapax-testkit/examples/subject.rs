@@ -241,7 +241,8 @@ where
         .concurrency(2)
         .on_handler::<Job, _>("Job", Worker);
     if !form.forever {
-        consumer = consumer.until_idle(Duration::from_millis(1_500));
+        // Long beside the lease: what a killed run had in hand must come back before this one ends.
+        consumer = consumer.until_idle(Duration::from_secs(3));
     }
     Ok(consumer.run_until(terminated()).await?)
 }
