@@ -119,22 +119,16 @@ impl Intake {
 
     async fn subscribe(&self) -> Result<Subscription, Error> {
         let mut link = self.broker.open().await?;
-        let limit = self.broker.time_to_connect();
-        match timeout(limit, self.consume(&link)).await {
-            Ok(Ok((channel, consumer))) => {
-                link.keep(channel.clone());
-                Ok(Subscription { link, channel: Arc::new(channel), consumer })
-            }
-            Ok(Err(cause)) => Err(error::queue(self.queue.as_str(), cause)),
-            Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
-        }
+        let (channel, consumer) = self.answer(self.consume(&link)).await?;
+        link.keep(channel.clone());
+        Ok(Subscription { link, channel: Arc::new(channel), consumer })
     }
 
     /// A queue that is declared by a subscription need not be there yet.
     async fn find(&self) -> Result<(), Error> {
         let mut link = self.broker.open().await?;
         let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-        let found = async {
+        let asked = async {
             let channel = link.channel().await?;
             link.keep(channel.clone());
             if !self.declare {
@@ -142,13 +136,18 @@ impl Intake {
             }
             Ok(())
         };
-        let limit = self.broker.time_to_connect();
-        let found = match timeout(limit, found).await {
-            Ok(found) => found.map_err(|cause| error::queue(self.queue.as_str(), cause)),
-            Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
-        };
+        let found = self.answer(asked).await;
         link.close().await;
         found
+    }
+
+    /// What the broker answers about the queue, in time.
+    async fn answer<T>(&self, asked: impl Future<Output = lapin::Result<T>>) -> Result<T, Error> {
+        let limit = self.broker.time_to_connect();
+        match timeout(limit, asked).await {
+            Ok(answer) => answer.map_err(|cause| error::queue(self.queue.as_str(), cause)),
+            Err(_) => Err(error::connect_timed_out(&self.broker.address(), limit)),
+        }
     }
 
     async fn consume(&self, link: &Link) -> lapin::Result<(Channel, Consumer)> {
