@@ -212,7 +212,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         if wanted.keys.is_empty() {
             return Ok(Taking::of_rivals(0));
         }
-        let bound = claim_values(wanted.consumer, wanted.keys);
+        let bound = claim_values(wanted.consumer, &sorted(wanted.keys));
         let inserted = Self::fetch(conn, &statements.claim_first, bound).await?;
         taken(conn, statements, wanted, &inserted).await
     }
@@ -324,12 +324,12 @@ async fn taken(
     if let Some(row) = inserted.first() {
         (taking.horizon, taking.now) = (Postgres::int(row, 1)?, int::<Postgres>(row, 2)?);
     }
-    let rest = taking.rest(keys);
+    let rest = sorted(taking.rest(keys));
     if rest.is_empty() {
         return Ok(taking);
     }
-    let mut bound = claim_values(consumer, rest.iter().copied());
-    bound.push(sorted(rest.iter().copied()).iter().map(|key| key.place.map(|place| place.0)).collect());
+    let mut bound = claim_values(consumer, &rest);
+    bound.push(rest.iter().map(|key| key.place.map(|place| place.0)).collect());
     let rows = Postgres::fetch(conn, &statements.claim_second, bound).await?;
     taking.mark::<Postgres>(keys, &rows, found)?;
     if let Some(row) = rows.first() {
@@ -361,8 +361,7 @@ fn sorted<'k>(keys: impl IntoIterator<Item = &'k Key>) -> Vec<&'k Key> {
     keys
 }
 
-fn claim_values<'k>(consumer: &ConsumerName, keys: impl IntoIterator<Item = &'k Key>) -> Vec<Value> {
-    let keys = sorted(keys);
+fn claim_values(consumer: &ConsumerName, keys: &[&Key]) -> Vec<Value> {
     values![
         consumer.as_str(),
         keys.iter().map(|key| key.id.as_str()).collect::<Value>(),
