@@ -66,6 +66,8 @@ codes! {
     StoreConflict = "HX0022", "The database ended a transaction to resolve a conflict";
     OutcomeUnknown = "HX0023", "It is unknown whether a commit took effect";
     StoreFailed = "HX0024", "The store answered a statement of Hapax with an error";
+    PublicationInvalid = "HX0025", "A message cannot be published as it is given";
+    PublisherMissing = "HX0026", "The relay has no broker of that name";
     IdMissing = "HX0030", "The message has no id";
     IdMalformed = "HX0031", "The message id cannot be used";
     IdsDisagree = "HX0032", "The message carries two different ids";

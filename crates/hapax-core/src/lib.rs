@@ -15,8 +15,10 @@ mod failure;
 mod format;
 mod identity;
 mod message;
+mod outbox;
 mod payload;
 mod pointer;
+mod publication;
 mod publisher;
 mod retry;
 mod source;
@@ -35,8 +37,15 @@ pub use failure::{Failure, Fault, OrReject, Result, Verdict};
 pub use format::{Format, SentAtRule, TypeRule, Unreadable};
 pub use identity::{Identity, NotAnIdentity, Part};
 pub use message::{ConsumerName, Message, MessageId, NotAConsumerName, NotAnId, Prepared, RawMessage};
+pub use outbox::{
+    NotSent, OnFailure, Outbox, OutboxFilter, OutboxNumber, OutboxRow, OutboxState, Take, Then, Unsent,
+};
 pub use payload::{Body, Event, Payload};
 pub use pointer::{NotAPointer, Pointer};
+pub use publication::{
+    BUCKETS, CAUSATION_ID_HEADER, Cause, Destination, NotPublishable, OutboxBuffer, OutboxEntry, Publication,
+    Publishable, Stamp,
+};
 pub use publisher::{Outgoing, Publisher};
 pub use retry::Retry;
 pub use source::{Capabilities, Delivery, Fetched, Lane, Settle, Settlement, Settler, Source};

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::BoxError;
+use crate::{BoxError, Destination};
 
 /// A type that a handler can take: anything `serde` can read from JSON, or [`Body`] for the bytes as they came.
 ///
@@ -62,4 +62,14 @@ impl Payload for Body {
 pub trait Event: Serialize {
     /// The message type, as producers write it.
     const TYPE: &'static str;
+
+    /// The key whose messages are published in order. Default: none.
+    fn key(&self) -> Option<String> {
+        None
+    }
+
+    /// Where it is published unless the publication says otherwise. Default: the queue that is named like the type.
+    fn destination(&self) -> Destination {
+        Destination::queue(Self::TYPE)
+    }
 }

@@ -9,8 +9,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::{
-    Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId, Place,
-    RawMessage, Timestamp,
+    Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId,
+    NotPublishable, OutboxBuffer, Place, Publishable, RawMessage, Timestamp,
 };
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,15 +19,35 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 pub trait Transaction: Send + 'static {
     /// What is written when the transaction is finished, beside what the handler writes.
     fn meta(&mut self) -> &mut TxMeta;
+
+    /// Publishes a message if and when this transaction commits. It costs no round trip of its own.
+    ///
+    /// [`Failure::Reject`](crate::Failure::Reject), under [`Code::PublicationInvalid`]: it cannot be
+    /// published as it is given.
+    fn publish(&mut self, message: impl Publishable) -> crate::Result
+    where
+        Self: Sized,
+    {
+        self.meta().outbox.publish(message).map_err(NotPublishable::reject)
+    }
 }
 
 /// What [`Store::finish`] writes in the same transaction as the handler's changes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TxMeta {
+    /// What the handlers publish.
+    pub outbox: OutboxBuffer,
     /// Rows that are settled by this transaction: they go when its changes come.
     pub settled: Vec<Settled>,
     /// Messages whose recorded starts are erased, since they ended in order.
     pub erased_starts: Vec<MessageId>,
+}
+
+impl TxMeta {
+    /// Of a transaction in a consumer's name, with nothing to write.
+    pub fn new(consumer: ConsumerName) -> Self {
+        Self { outbox: OutboxBuffer::new(consumer), settled: Vec::new(), erased_starts: Vec::new() }
+    }
 }
 
 /// A row that a transaction settles.

@@ -84,6 +84,11 @@ impl<D: Dialect> Connections<D> {
         &self.place
     }
 
+    /// How to connect, for a connection beside these.
+    pub(crate) fn options(&self) -> &Options<D> {
+        &self.options
+    }
+
     /// A connection for a transaction, warm if there is one.
     pub(crate) async fn main(&self) -> Result<Held<D>> {
         let permit = self.main.permit().await?;

@@ -1,7 +1,5 @@
 //! What differs between databases.
 
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
-use std::fmt::Write as _;
 use std::future::Future;
 use std::time::Duration;
 
@@ -138,6 +136,11 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const CLAIM: [&'static str; 6];
     /// The keys that must queue up.
     const HELD: &'static str;
+    /// Rows of the outbox that the relay `$1` may publish, at most `$2`; `$3` is 1 where failing ones hold up
+    /// nobody, `$4` are brokers to leave alone.
+    const UNSENT: &'static str;
+    /// Whether one process can tell another that something is to be had.
+    const CAN_NOTIFY: bool;
     /// Whether writes are taken: answers 1 as far as reading can tell.
     const PROBE: &'static str;
     /// A write that leaves nothing behind, where only writing can tell.
@@ -157,8 +160,10 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn in_texts(parameter: &str) -> String;
     /// The place in the parameter, or a new one if that is null, for a row to be inserted.
     fn place(schema: &str, parameter: &str) -> String;
-    /// A text literal that needs no escaping.
+    /// A text as a literal.
     fn literal(text: &str) -> String;
+    /// Bytes as a literal.
+    fn blob(bytes: &[u8]) -> String;
     /// A migration for another schema or prefix.
     fn adapt(migration: &str, schema: &str) -> String;
 
@@ -238,6 +243,21 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     /// Whether a code says that a statement ran longer than a handler may.
     fn is_timeout(code: &str) -> bool;
 
+    /// Tells other processes, on a channel. `from` tells them who.
+    fn notify(
+        conn: &mut Self::Connection,
+        channel: &str,
+        from: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    /// Listens to a channel until the connection is lost, and calls `heard` at first and for everything that
+    /// others tell.
+    fn listen(
+        options: Options<Self>,
+        channel: &str,
+        from: &str,
+        heard: impl Fn() + Send + Sync,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
     /// Asks the server to stop what a connection is doing, through another connection.
     fn cancel(
         brake: &Self::Brake,
@@ -257,13 +277,16 @@ pub(crate) fn text<D: Driver>(row: &D::Row, column: usize) -> Result<String, sql
     Ok(D::text(row, column)?.unwrap_or_default())
 }
 
-/// A text's bytes, so that it can stand in a statement without escaping.
+/// Bytes that can stand in a statement without escaping.
 #[cfg(any(feature = "postgres", feature = "sqlite"))]
-fn hex(text: &str) -> String {
-    text.bytes().fold(String::with_capacity(2 * text.len()), |mut hex, byte| {
-        let _ = write!(hex, "{byte:02x}");
-        hex
-    })
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        hex.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        hex.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+    }
+    hex
 }
 
 /// The part of a driver that reads the same for each: sqlx's traits want concrete types.

@@ -115,6 +115,24 @@ macro_rules! filtered {
     };
 }
 
+/// A row of the outbox that no failing one of its key stands before, where that matters.
+macro_rules! unblocked {
+    () => {
+        "($3 = 1 OR o.key IS NULL OR NOT EXISTS
+            (SELECT 1 FROM {outbox} e
+             WHERE e.key = o.key AND e.number < o.number AND e.attempts > 0 AND e.state <> 1))"
+    };
+}
+pub(crate) use unblocked;
+
+/// Which rows of the outbox a filter lets through.
+macro_rules! outbox_filtered {
+    () => {
+        "($1 IS NULL OR state = $1) AND ($2 IS NULL OR consumer = $2) AND ($3 IS NULL OR key = $3)
+         AND ($4 IS NULL OR id = $4) AND (($5 = 0) OR (attempts > 0 AND state <> 1)) AND number > $6"
+    };
+}
+
 statements! {
     // claim
     claim_first = D::CLAIM[0];
@@ -251,6 +269,42 @@ statements! {
     newer = "INSERT INTO {versions} AS v (consumer, entity, version, noted_at) VALUES ($1, $2, $3, {now})
              ON CONFLICT (consumer, entity) DO UPDATE SET version = excluded.version, noted_at = excluded.noted_at
              WHERE v.version < excluded.version";
+
+    // outbox
+    relays = "SELECT count(*) FROM {instances} WHERE consumer = $1 AND ended_at IS NULL AND beat_at > {now} - $2";
+    forget_instance = "DELETE FROM {instances} WHERE consumer = $1 AND instance = $2";
+    keep_buckets = "UPDATE {buckets} SET lease_until = {now} + $2 WHERE owner = $1";
+    yield_buckets = "UPDATE {buckets} SET owner = NULL, lease_until = NULL
+                     WHERE owner = $1 AND bucket NOT IN
+                         (SELECT bucket FROM {buckets} WHERE owner = $1 ORDER BY bucket LIMIT $2)";
+    take_buckets = "WITH free AS MATERIALIZED (
+                        SELECT bucket FROM {buckets} WHERE owner IS NULL OR lease_until <= {at}
+                        ORDER BY bucket
+                        LIMIT (SELECT {greatest}($3 - count(*), 0) FROM {buckets} WHERE owner = $1) {skip_locked})
+                    UPDATE {buckets} SET owner = $1, lease_until = {now} + $2
+                    WHERE bucket IN (SELECT bucket FROM free)";
+    own_buckets = "SELECT bucket FROM {buckets} WHERE owner = $1 ORDER BY bucket";
+    leave_buckets = "UPDATE {buckets} SET owner = NULL, lease_until = NULL WHERE owner = $1";
+    unsent = D::UNSENT;
+    sent_forget = "DELETE FROM {outbox} WHERE number {in_ints $1}";
+    sent_keep = "UPDATE {outbox} SET state = 1, sent_at = {now}, attempts = 0, code = NULL, error = NULL
+                 WHERE number {in_ints $1}";
+    not_sent = "UPDATE {outbox} SET code = $2, error = $3, attempts = attempts + $4, due_at = {now} + $5,
+                    state = $6, parked_at = CASE WHEN $6 = 2 THEN {now} END
+                WHERE number = $1 AND state = 0";
+    not_sent_wait = "UPDATE {outbox} SET code = $2, error = $3 WHERE number = $1 AND state = 0";
+    purge_sent = "DELETE FROM {outbox} WHERE number IN
+                      (SELECT number FROM {outbox} WHERE state = 1 AND sent_at < {at} - $1
+                       ORDER BY sent_at LIMIT $2 {skip_locked})";
+    outbox = concat!(
+        "SELECT number, id, consumer, cause, kind, key, broker, destination, routing_key, state, attempts, code, error,
+                created_at, due_at, sent_at, parked_at, label, body
+         FROM {outbox} WHERE ", outbox_filtered!(), " ORDER BY number LIMIT $7");
+    count_outbox = concat!("SELECT count(*) FROM {outbox} WHERE ", outbox_filtered!());
+    unpark = "UPDATE {outbox} SET state = 0, attempts = 0, code = NULL, error = NULL, parked_at = NULL,
+                  due_at = {now}
+              WHERE number = $1 AND state <> 1";
+    discard_unsent = "DELETE FROM {outbox} WHERE number = $1 AND state <> 1";
 
     // queue
     send = "INSERT INTO {queue} (queue, sent_at, label, body) VALUES ($1, {now}, $2, $3)";

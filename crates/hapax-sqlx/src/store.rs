@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Store, TxMeta, crash_point};
+use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Outbox as _, Store, TxMeta, crash_point};
 use tokio::sync::watch;
 
 use crate::connection::{Connections, Held, Limits};
 use crate::dialect::{Dialect, Opening, Options, Wanted, int};
 use crate::error::{Result, failed, has_forgotten, is_broken, is_unknown, kind_of, meaning, not_begun};
+use crate::news::News;
 use crate::statements::Statements;
 use crate::transaction::SqlTx;
 
@@ -29,6 +30,9 @@ pub(crate) struct Inner<D: Dialect> {
     pub(crate) schema: String,
     /// Changes whenever this store sends to an embedded queue.
     pub(crate) sent: watch::Sender<()>,
+    pub(crate) news: News,
+    /// Tells this store from others, also those of other machines.
+    pub(crate) token: u64,
     pool: usize,
     instance: u64,
 }
@@ -135,7 +139,8 @@ impl<D: Dialect> Store for SqlStore<D> {
         let ours = request.keys.iter().zip(&claims).filter(|(_, claim)| claim.is_ours());
         let taken = ours.map(|(key, _)| key.id.clone()).collect();
         let consumer = request.consumer.clone();
-        Ok((SqlTx { held, consumer, taken, meta: TxMeta::default() }, claims))
+        let meta = TxMeta::new(consumer.clone());
+        Ok((SqlTx { held, consumer, taken, meta }, claims))
     }
 
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
@@ -145,7 +150,11 @@ impl<D: Dialect> Store for SqlStore<D> {
             return Err(self.unfinished(tx, error).await);
         }
         crash_point!("store-after-commit");
+        let publishes = !tx.meta.outbox.entries().is_empty();
         tx.held.put_back();
+        if publishes {
+            self.wake_relays();
+        }
         Ok(())
     }
 
@@ -275,6 +284,8 @@ impl<D: Dialect> Builder<D> {
             statements,
             schema: self.schema,
             sent: watch::Sender::new(()),
+            news: News::default(),
+            token: fastrand::u64(..),
             pool: self.pool,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
         };

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use hapax_core::{ConsumerName, MessageId, Place, Settled, StoreReceipt, Transaction, TxMeta};
+use hapax_core::{ConsumerName, MessageId, Place, Publishable, Settled, StoreReceipt, Transaction, TxMeta};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::connection::Held;
 use crate::dialect::Dialect;
+use crate::outbox::write_outbox;
 
 /// A transaction in which messages were claimed: owned, without a lifetime.
 ///
@@ -27,6 +28,15 @@ impl<D: Dialect> SqlTx<D> {
         self.held.conn()
     }
 
+    /// Publishes a message if and when this transaction commits: an [`Event`](hapax_core::Event), or a
+    /// [`Publication`](hapax_core::Publication) that says more. It costs no round trip of its own.
+    ///
+    /// [`Failure::Reject`](hapax_core::Failure::Reject), under
+    /// [`Code::PublicationInvalid`](hapax_core::Code::PublicationInvalid): it cannot be published as it is given.
+    pub fn publish(&mut self, message: impl Publishable) -> hapax_core::Result {
+        Transaction::publish(self, message)
+    }
+
     /// Whether the inbox row of a message is held by this transaction.
     pub(crate) fn holds(&self, consumer: &ConsumerName, id: &MessageId) -> bool {
         self.consumer == *consumer && self.taken.contains(id)
@@ -38,7 +48,8 @@ impl<D: Dialect> SqlTx<D> {
     /// Numbers and escaped ids are written into the text, since a text of several statements takes no
     /// parameters.
     pub(crate) fn ending(&self, schema: &str, store: u64) -> SqlStr {
-        if self.meta.settled.is_empty() && self.meta.erased_starts.is_empty() {
+        let published = self.meta.outbox.entries();
+        if self.meta.settled.is_empty() && self.meta.erased_starts.is_empty() && published.is_empty() {
             return SqlStr::from_static(D::ENDING);
         }
         let mut text = String::from("RELEASE SAVEPOINT hapax; ");
@@ -46,6 +57,7 @@ impl<D: Dialect> SqlTx<D> {
         forget_queued(&mut text, &D::table(schema, "queue"), &self.queued(store));
         forget_waiting(&mut text, &D::table(schema, "waiting"), &self.waiting());
         self.erase_starts(&mut text, &D::table(schema, "starts"));
+        write_outbox::<D>(&mut text, &D::table(schema, "outbox"), published);
         text.push_str("COMMIT");
         AssertSqlSafe(text).into_sql_str()
     }

@@ -79,6 +79,7 @@ mod tests {
                 include_str!("conformance/store/rivals.rs"),
                 include_str!("conformance/store/waiting_room.rs"),
                 include_str!("conformance/store/order.rs"),
+                include_str!("conformance/store/outbox.rs"),
                 include_str!("conformance/store/dead_letters.rs"),
                 include_str!("conformance/store/retention.rs"),
                 include_str!("conformance/store/suspects.rs"),

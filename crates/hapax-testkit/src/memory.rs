@@ -33,6 +33,7 @@ mod dead_letters;
 mod faults;
 mod inbox;
 mod instances;
+mod outbox;
 mod queue;
 mod retention;
 mod source;

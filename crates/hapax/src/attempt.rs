@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use hapax_core::{
-    Burial, Claim, ClaimRequest, Code, ConsumerStore, Error, ErrorKind, Failure, Fault, Key, Parking,
+    Burial, Cause, Claim, ClaimRequest, Code, ConsumerStore, Error, ErrorKind, Failure, Fault, Key, Parking,
     Settled, Settler, Transaction as _, crash_point,
 };
 use tracing::{Instrument as _, debug_span, warn};
@@ -310,6 +310,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         if inputs.is_empty() {
             return Ok(());
         }
+        tx.meta().outbox.caused_by(if handler.takes_batches() { None } else { cause(&run[0]) });
         let span = debug_span!("handle", consumer = %self.consumer, message_id = run[0].id_text(), messages = run.len());
         let begun = Instant::now();
         let range = start..start + run.len();
@@ -470,6 +471,11 @@ fn decode<S: ConsumerStore, R>(handler: &Arc<dyn ErasedHandler<S>>, job: &Job<R>
     handler
         .decode(message, job.failures + 1, job.prepared.clone())
         .map_err(|error| Flaw { code: Code::PayloadUndecodable, reason: error.to_string() })
+}
+
+/// The message whose handling publishes others.
+fn cause<R>(job: &Job<R>) -> Option<Cause> {
+    job.message().map(|message| Cause::of_envelope(message.id.clone(), &message.envelope))
 }
 
 fn no_id() -> Flaw {

@@ -1,10 +1,12 @@
-//! A source whose type is decided at run time.
+//! A source and a publisher whose types are decided at run time.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use hapax_core::{Capabilities, Code, Delivery, Error, ErrorKind, Fetched, Settlement, Settler, Source};
+use hapax_core::{
+    Capabilities, Code, Delivery, Error, ErrorKind, Fetched, Outgoing, Publisher, Settlement, Settler, Source,
+};
 
 use crate::handler::BoxFuture;
 
@@ -177,5 +179,38 @@ impl Settler<BoxReceipt> for BoxSettler {
 
     async fn extend(&self, receipts: Vec<BoxReceipt>) -> Vec<Result<(), Error>> {
         self.0.extend(receipts).await
+    }
+}
+
+/// Any publisher, for programs that learn from a configuration which one they use. Clones share it.
+#[derive(Clone)]
+pub struct BoxPublisher(Arc<dyn ErasedPublisher>);
+
+trait ErasedPublisher: Send + Sync {
+    fn publish(&self, messages: Vec<Outgoing>) -> BoxFuture<'_, Vec<Result<(), Error>>>;
+}
+
+impl<P: Publisher> ErasedPublisher for P {
+    fn publish(&self, messages: Vec<Outgoing>) -> BoxFuture<'_, Vec<Result<(), Error>>> {
+        Box::pin(Publisher::publish(self, messages))
+    }
+}
+
+impl BoxPublisher {
+    /// Erases a publisher's type.
+    pub fn new(publisher: impl Publisher) -> Self {
+        Self(Arc::new(publisher))
+    }
+}
+
+impl fmt::Debug for BoxPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BoxPublisher").finish()
+    }
+}
+
+impl Publisher for BoxPublisher {
+    async fn publish(&self, messages: Vec<Outgoing>) -> Vec<Result<(), Error>> {
+        self.0.publish(messages).await
     }
 }

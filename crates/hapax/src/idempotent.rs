@@ -2,7 +2,10 @@
 
 use std::future::Future;
 
-use hapax_core::{ClaimRequest, Code, ConsumerName, Error, ErrorKind, Failure, Fault, Inbox, Key, Result};
+use hapax_core::{
+    Cause, ClaimRequest, Code, ConsumerName, Error, ErrorKind, Failure, Fault, Inbox, Key, Result,
+    Transaction as _,
+};
 
 use crate::handler::HandlerFn;
 
@@ -101,6 +104,7 @@ impl<H, S: Inbox> Idempotent<H, S> {
             return Ok(Outcome::Duplicate);
         }
         let (mut tx, _) = self.store.begin_claim(&ClaimRequest::none(self.consumer())).await?;
+        tx.meta().outbox.caused_by(Some(Cause::new(key.id.clone())));
         let recorded = match self.handler.clone().call(&mut tx, message).await {
             Ok(()) => self.store.record_in(&mut tx, self.consumer(), key).await.map_err(Failure::from),
             Err(failure) => Err(failure),

@@ -16,6 +16,7 @@ mod lines;
 pub mod metrics;
 mod outage;
 mod prepare;
+mod relay;
 mod room;
 mod sentence;
 mod settle;
@@ -24,7 +25,7 @@ mod suspects;
 mod suspicion;
 mod worker;
 
-pub use boxed::{BoxReceipt, BoxSettler, BoxSource};
+pub use boxed::{BoxPublisher, BoxReceipt, BoxSettler, BoxSource};
 pub use consumer::Consumer;
 pub use handler::{Handler, HandlerFn, PrepareFn};
 pub use hapax_core as core;
@@ -34,6 +35,7 @@ pub use idempotent::{Handle, Idempotent, Outcome};
 pub use janitor::{AmbiguousPolicy, Janitor, Keep, Sweep};
 pub use job::Order;
 pub use lines::{Lines, LinesSettler};
+pub use relay::{Relay, RelayHealth, RelaySummary};
 pub use shared::{Batch, OtherPayload, Strategy, UnknownType};
 
 #[cfg(feature = "rabbitmq")]

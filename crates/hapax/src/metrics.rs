@@ -17,6 +17,10 @@ const DELIVERY: &str = "hapax_delivery_seconds";
 const PURGED: &str = "hapax_purged_rows_total";
 const WAITING: &str = "hapax_waiting_messages";
 const DEAD: &str = "hapax_dead_letters";
+const PUBLISHED: &str = "hapax_outbox_published_total";
+const NOT_PUBLISHED: &str = "hapax_outbox_not_published_total";
+const PARKED: &str = "hapax_outbox_parked_total";
+const OUTBOX: &str = "hapax_outbox_rows";
 
 /// Tells the recorder what each metric means. Call it once after installing a recorder.
 pub fn describe() {
@@ -39,6 +43,10 @@ pub fn describe() {
         DEAD,
         "Dead letters that nobody has redriven or discarded, by consumer; refreshed every 10 s"
     );
+    describe_counter!(PUBLISHED, "Rows of the outbox that a broker took");
+    describe_counter!(NOT_PUBLISHED, "Attempts to publish a row of the outbox that failed, by code");
+    describe_counter!(PARKED, "Rows of the outbox that failed as often as is allowed");
+    describe_gauge!(OUTBOX, "Rows of the outbox, by state (unsent, parked); refreshed every 10 s");
     describe_counter!(PURGED, "Inbox rows removed by the janitor, by consumer");
 }
 
@@ -94,4 +102,20 @@ pub(crate) fn kept(consumer: &ConsumerName, waiting: u64, dead: u64) {
 
 pub(crate) fn purged(consumer: &ConsumerName, rows: u64) {
     metrics::counter!(PURGED, "consumer" => label(consumer)).increment(rows);
+}
+
+pub(crate) fn published(rows: usize) {
+    metrics::counter!(PUBLISHED).increment(rows as u64);
+}
+
+pub(crate) fn not_published(code: &'static str) {
+    metrics::counter!(NOT_PUBLISHED, "code" => code).increment(1);
+}
+
+pub(crate) fn parked() {
+    metrics::counter!(PARKED).increment(1);
+}
+
+pub(crate) fn outbox(state: &'static str, rows: u64) {
+    metrics::gauge!(OUTBOX, "state" => state).set(f64::from(u32::try_from(rows).unwrap_or(u32::MAX)));
 }

@@ -109,24 +109,28 @@ CREATE TABLE hapax.outbox (
     state       smallint         NOT NULL DEFAULT 0,
     id          text COLLATE "C" NOT NULL,
     consumer    text COLLATE "C" NOT NULL,
-    cause       text COLLATE "C" NOT NULL,
+    cause       text COLLATE "C",
     kind        text             NOT NULL,
     key         text COLLATE "C",
+    broker      text COLLATE "C" NOT NULL,
     destination text             NOT NULL,
-    routing_key text             NOT NULL DEFAULT '',
+    routing_key text             NOT NULL,
+    code        text,
     error       text,
     label       text             NOT NULL,
     body        bytea            NOT NULL
 );
 CREATE INDEX outbox_unsent ON hapax.outbox (bucket, number) WHERE state = 0;
-CREATE INDEX outbox_id ON hapax.outbox (id);
+-- Those that hold up others of their key. Nearly always empty.
+CREATE INDEX outbox_failing ON hapax.outbox (key, number) WHERE attempts > 0 AND state <> 1;
+CREATE INDEX outbox_sent ON hapax.outbox (sent_at) WHERE state = 1;
 
 CREATE TABLE hapax.buckets (
     bucket      smallint PRIMARY KEY,
-    owner       text,
-    fence       bigint   NOT NULL DEFAULT 0,
+    owner       text COLLATE "C",
     lease_until bigint
 );
+INSERT INTO hapax.buckets (bucket) SELECT generate_series(0, 63);
 
 -- state: 0 in progress, 1 finished.
 CREATE TABLE hapax.calls (

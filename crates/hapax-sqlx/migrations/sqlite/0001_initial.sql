@@ -76,14 +76,16 @@ CREATE TABLE hapax_outbox (
     number      INTEGER PRIMARY KEY AUTOINCREMENT,
     id          TEXT    NOT NULL,
     consumer    TEXT    NOT NULL,
-    cause       TEXT    NOT NULL,
+    cause       TEXT,
     kind        TEXT    NOT NULL,
     key         TEXT,
     bucket      INTEGER NOT NULL,
     state       INTEGER NOT NULL DEFAULT 0,
+    broker      TEXT    NOT NULL,
     destination TEXT    NOT NULL,
-    routing_key TEXT    NOT NULL DEFAULT '',
+    routing_key TEXT    NOT NULL,
     attempts    INTEGER NOT NULL DEFAULT 0,
+    code        TEXT,
     error       TEXT,
     due_at      INTEGER NOT NULL,
     parked_at   INTEGER,
@@ -92,15 +94,20 @@ CREATE TABLE hapax_outbox (
     label       TEXT    NOT NULL,
     body        BLOB    NOT NULL
 );
-CREATE INDEX hapax_outbox_unsent ON hapax_outbox (bucket, number) WHERE state = 0;
-CREATE INDEX hapax_outbox_id ON hapax_outbox (id);
+-- In the order of their numbers, which every index ends with.
+CREATE INDEX hapax_outbox_unsent ON hapax_outbox (state) WHERE state = 0;
+-- Those that hold up others of their key. Nearly always empty.
+CREATE INDEX hapax_outbox_failing ON hapax_outbox (key, number) WHERE attempts > 0 AND state <> 1;
+CREATE INDEX hapax_outbox_sent ON hapax_outbox (sent_at) WHERE state = 1;
 
 CREATE TABLE hapax_buckets (
     bucket      INTEGER PRIMARY KEY,
     owner       TEXT,
-    fence       INTEGER NOT NULL DEFAULT 0,
     lease_until INTEGER
 );
+INSERT INTO hapax_buckets (bucket)
+WITH RECURSIVE each(bucket) AS (SELECT 0 UNION ALL SELECT bucket + 1 FROM each WHERE bucket < 63)
+SELECT bucket FROM each;
 
 -- state: 0 in progress, 1 finished.
 CREATE TABLE hapax_calls (

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use hapax_core::{Code, ConsumerName, Error, ErrorKind, Key, Timestamp};
-use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgRow};
+use sqlx::postgres::{PgArguments, PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
 use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeStr, SqlStr, TypeInfo};
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::Statements;
+use crate::statements::{Statements, unblocked};
 use crate::value::{Value, values};
 
 /// Whose connections these are, in `pg_stat_activity`.
@@ -98,6 +98,18 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
                 AND (k.place IS NULL OR w.number < k.place))
    OR EXISTS (SELECT 1 FROM {dead_letters} d WHERE d.consumer = $1 AND d.order_key = k.order_key
                 AND d.redriven_at IS NULL AND (k.place IS NULL OR d.place < k.place))";
+    const UNSENT: &'static str = concat!(
+        "SELECT o.number, o.bucket, o.key, o.attempts, o.broker, o.destination, o.routing_key, o.label, o.body
+         FROM {buckets} b CROSS JOIN LATERAL (
+             SELECT * FROM {outbox} o
+             WHERE o.bucket = b.bucket AND o.state = 0 AND o.due_at <= {at}
+               AND NOT (o.broker {in_texts $4}) AND ",
+        unblocked!(),
+        " ORDER BY o.number
+          LIMIT greatest($2 / (SELECT greatest(count(*), 1) FROM {buckets} WHERE owner = $1), 8)) o
+         WHERE b.owner = $1 AND b.lease_until > {at} ORDER BY o.number LIMIT $2"
+    );
+    const CAN_NOTIFY: bool = true;
     const PROBE: &'static str = "SELECT CASE WHEN pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on' THEN 0 ELSE 1 END";
     const PROBE_WRITE: &'static str = ""; // it would leave a dead row each time
     const FIND_SCHEMA: &'static str = "SELECT 1 WHERE to_regclass('{schema_version}') IS NOT NULL";
@@ -124,7 +136,16 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn literal(text: &str) -> String {
-        format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(text))
+        // Whatever `standard_conforming_strings` says, these mean themselves.
+        let plain = |byte: u8| (byte.is_ascii_graphic() || byte == b' ') && byte != b'\'' && byte != b'\\';
+        if text.bytes().all(plain) {
+            return format!("'{text}'");
+        }
+        format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(text.as_bytes()))
+    }
+
+    fn blob(bytes: &[u8]) -> String {
+        format!("decode('{}', 'hex')", hex(bytes))
     }
 
     fn adapt(migration: &str, schema: &str) -> String {
@@ -287,6 +308,29 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
         code == "57014" // statement_timeout, which is set for each claim
     }
 
+    async fn notify(conn: &mut Self::Connection, channel: &str, from: &str) -> Result<(), sqlx::Error> {
+        sqlx::query("SELECT pg_notify($1, $2)").bind(channel).bind(from).execute(conn).await?;
+        Ok(())
+    }
+
+    async fn listen(
+        options: Options<Self>,
+        channel: &str,
+        from: &str,
+        heard: impl Fn() + Send + Sync,
+    ) -> Result<(), sqlx::Error> {
+        let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(channel).await?;
+        heard(); // whatever was told before
+        while let Some(told) = listener.try_recv().await? {
+            if told.payload() != from {
+                heard();
+            }
+        }
+        Ok(())
+    }
+
     async fn cancel(pid: &i32, other: &mut Self::Connection) -> Result<(), sqlx::Error> {
         sqlx::query("SELECT pg_cancel_backend($1)").bind(*pid).execute(other).await?;
         Ok(())
@@ -304,7 +348,8 @@ async fn take_one(
     key: &Key,
 ) -> Result<Taking, Opening> {
     let sent_at = key.sent_at.map_or("NULL".to_owned(), |sent_at| sent_at.as_micros().to_string());
-    let (name, id, digest) = (quoted(consumer.as_str()), quoted(key.id.as_str()), key.digest.as_i64());
+    let literal = Postgres::literal;
+    let (name, id, digest) = (literal(consumer.as_str()), literal(key.id.as_str()), key.digest.as_i64());
     let text = format!("{}; EXECUTE hapax_claim ({name}, {id}, {digest}, {sent_at})", begin(timeout));
     let text = AssertSqlSafe(text).into_sql_str();
     let inserted = sqlx::raw_sql(text).fetch_all(&mut *conn).await.map_err(Opening::Begin)?;
@@ -336,12 +381,6 @@ async fn taken(
         (taking.horizon, taking.now) = (Postgres::int(row, 1)?, int::<Postgres>(row, 2)?);
     }
     Ok(taking)
-}
-
-/// A text as it stands in a statement: as it is where nothing in it could end or escape it.
-fn quoted(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'\'' && byte != b'\\';
-    if text.bytes().all(plain) { format!("'{text}'") } else { Postgres::literal(text) }
 }
 
 fn begin(timeout: Option<Duration>) -> String {

@@ -12,7 +12,7 @@ use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::Statements;
+use crate::statements::{Statements, unblocked};
 use crate::value::{Value, values};
 
 /// How many of the virtual machine's steps lie between two looks at the brake.
@@ -75,6 +75,16 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
    OR EXISTS (SELECT 1 FROM {dead_letters} d
               WHERE d.consumer = $1 AND d.order_key = json_extract(k.value, '$[1]') AND d.redriven_at IS NULL
                 AND (json_extract(k.value, '$[2]') IS NULL OR d.place < json_extract(k.value, '$[2]')))";
+    const UNSENT: &'static str = concat!(
+        "SELECT o.number, o.bucket, o.key, o.attempts, o.broker, o.destination, o.routing_key, o.label, o.body
+         FROM {outbox} o
+         WHERE o.state = 0
+           AND o.bucket IN (SELECT bucket FROM {buckets} WHERE owner = $1 AND lease_until > {at})
+           AND o.due_at <= {at} AND NOT (o.broker {in_texts $4}) AND ",
+        unblocked!(),
+        " ORDER BY o.number LIMIT $2"
+    );
+    const CAN_NOTIFY: bool = false;
     const PROBE: &'static str = "SELECT 1";
     const PROBE_WRITE: &'static str = "BEGIN IMMEDIATE; \
         INSERT INTO {queue} (queue, sent_at, label, body) VALUES ('', 0, '', zeroblob(20000)); ROLLBACK";
@@ -101,7 +111,11 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     }
 
     fn literal(text: &str) -> String {
-        format!("CAST(x'{}' AS TEXT)", hex(text))
+        format!("CAST(x'{}' AS TEXT)", hex(text.as_bytes()))
+    }
+
+    fn blob(bytes: &[u8]) -> String {
+        format!("x'{}'", hex(bytes))
     }
 
     fn adapt(migration: &str, schema: &str) -> String {
@@ -238,6 +252,19 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     fn is_timeout(_code: &str) -> bool {
         false
+    }
+
+    async fn notify(_conn: &mut Self::Connection, _channel: &str, _from: &str) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+
+    async fn listen(
+        _options: Options<Self>,
+        _channel: &str,
+        _from: &str,
+        _heard: impl Fn() + Send + Sync,
+    ) -> Result<(), sqlx::Error> {
+        std::future::pending().await
     }
 
     async fn cancel(brake: &Self::Brake, _other: &mut Self::Connection) -> Result<(), sqlx::Error> {

@@ -6,6 +6,7 @@ pub mod dead_letters;
 pub mod inbox;
 pub mod instances;
 pub mod order;
+pub mod outbox;
 pub mod retention;
 pub mod rivals;
 pub mod suspects;
@@ -13,14 +14,14 @@ pub mod transaction;
 pub mod versions;
 pub mod waiting_room;
 
-use hapax_core::{BoxError, ConsumerStore, Store, Versions};
+use hapax_core::{BoxError, ConsumerStore, Outbox, Store, Versions};
 
 use super::within_limit;
 
 /// A store under test, with a database of its own.
 pub trait StoreFixture: Sized + Send + Sync + 'static {
     /// The store.
-    type Store: ConsumerStore + Versions;
+    type Store: ConsumerStore + Versions + Outbox;
 
     /// Whether one transaction at a time can write, as in SQLite: a rival then waits for its turn, in its
     /// process, or is refused as [`Busy`](hapax_core::ErrorKind::Busy), where other databases answer
@@ -189,6 +190,25 @@ macro_rules! store_conformance {
                 a_rename_moves_every_record
                 a_rename_to_a_taken_name_is_refused
                 a_rename_of_nothing_moves_nothing
+            }
+            outbox {
+                what_a_transaction_publishes_commits_with_it
+                a_rolled_back_transaction_publishes_nothing
+                a_published_message_is_kept_whole
+                case_29_a_second_run_publishes_the_same_ids
+                messages_of_a_key_come_in_order
+                a_delayed_message_comes_later
+                a_sent_message_is_not_sent_again
+                two_relays_share_the_buckets
+                a_key_belongs_to_one_relay
+                a_dead_relays_buckets_are_taken
+                a_relay_that_lives_keeps_its_buckets
+                case_28_a_failing_message_blocks_its_key_or_is_skipped
+                case_27_a_failing_message_is_parked_and_visible
+                a_discarded_message_holds_up_nobody
+                messages_for_a_broker_that_is_away_are_left_alone
+                rows_are_found_by_what_is_asked
+                a_commit_wakes_relays
             }
             versions {
                 case_45_an_older_version_is_not_newer

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use hapax_core::{
-    Code, ConsumerName, DeadLetter, DeadNumber, Envelope, InboxRow, InstanceId, MessageId, Place, Timestamp,
+    Code, ConsumerName, DeadLetter, DeadNumber, Envelope, InboxRow, InstanceId, MessageId, OutboxNumber,
+    OutboxRow, Place, Timestamp,
 };
 use serde_json::Value;
 
@@ -36,12 +37,26 @@ pub(super) struct Database {
     pub(super) versions: BTreeMap<Scoped<String>, i64>,
     /// Which open transaction has taken note of an entity's version.
     pub(super) noted: HashMap<Scoped<String>, TxId>,
+    /// Rows of the outbox with their buckets.
+    pub(super) outbox: BTreeMap<OutboxNumber, (u16, OutboxRow)>,
+    /// The buckets that somebody holds.
+    pub(super) buckets: BTreeMap<u16, Bucket>,
+    /// The latest signs of life of relays.
+    pub(super) relays: BTreeMap<String, Timestamp>,
     /// How often all connections were cut: transactions from before are gone.
     pub(super) outages: u64,
     ahead: Duration,
     transactions: u64,
     places: i64,
     numbers: i64,
+    outbox_numbers: i64,
+}
+
+/// A part of the outbox in a relay's hands.
+#[derive(Clone, Debug)]
+pub(super) struct Bucket {
+    pub(super) owner: String,
+    pub(super) until: Timestamp,
 }
 
 /// A row of the waiting room.
@@ -91,6 +106,11 @@ impl Database {
     pub(super) fn next_number(&mut self) -> DeadNumber {
         self.numbers += 1;
         DeadNumber(self.numbers)
+    }
+
+    pub(super) fn next_outbox_number(&mut self) -> i64 {
+        self.outbox_numbers += 1;
+        self.outbox_numbers
     }
 
     /// Whether a dead letter ever had this number.

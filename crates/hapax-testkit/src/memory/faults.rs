@@ -76,6 +76,8 @@ pub enum Op {
     Beat,
     /// `leave`.
     Leave,
+    /// Every operation of the outbox.
+    Outbox,
     /// `charge_start`.
     ChargeStart,
     /// `starts`.

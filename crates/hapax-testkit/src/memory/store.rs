@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{Claim, ClaimRequest, Code, DeadNumber, Error, ErrorKind, Store};
+use hapax_core::{
+    Claim, ClaimRequest, Code, DeadNumber, Error, ErrorKind, Outbox as _, Store, Transaction as _,
+};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::database::Database;
 use super::faults::{LostAnswer, MemoryError, Op};
@@ -28,6 +30,8 @@ pub struct MemoryStore {
     connections: Arc<Semaphore>,
     capacity: usize,
     instance: u64,
+    /// Counts commits with messages to publish in them.
+    news: Arc<watch::Sender<u64>>,
 }
 
 impl Default for MemoryStore {
@@ -44,18 +48,18 @@ impl MemoryStore {
 
     /// An empty store in which so many transactions can be open at once; further ones wait.
     pub fn with_capacity(capacity: usize) -> Self {
-        Self::open(Arc::default(), capacity)
+        Self::open(Arc::default(), Arc::default(), capacity)
     }
 
     /// A second store on the same tables, as another process would have.
     #[must_use]
     pub fn reopen(&self) -> Self {
-        Self::open(Arc::clone(&self.database), self.capacity)
+        Self::open(Arc::clone(&self.database), Arc::clone(&self.news), self.capacity)
     }
 
-    fn open(database: Arc<Mutex<Database>>, capacity: usize) -> Self {
+    fn open(database: Arc<Mutex<Database>>, news: Arc<watch::Sender<u64>>, capacity: usize) -> Self {
         let instance = STORES.fetch_add(1, Ordering::Relaxed);
-        Self { database, connections: Arc::new(Semaphore::new(capacity)), capacity, instance }
+        Self { database, connections: Arc::new(Semaphore::new(capacity)), capacity, instance, news }
     }
 
     /// Sets the store's clock ahead, so that leases end, messages fall due and records grow old at once.
@@ -106,6 +110,10 @@ impl MemoryStore {
         self.lock().redriven.get(&number).map(|(by, _)| by.clone())
     }
 
+    pub(super) fn news(&self) -> &watch::Sender<u64> {
+        &self.news
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Database> {
         // A test that panicked in between has not left a table half written: every change is one call.
         self.database.lock().unwrap_or_else(PoisonError::into_inner)
@@ -144,7 +152,8 @@ impl Store for MemoryStore {
     }
 
     async fn finish(&self, mut tx: MemoryTx) -> Result<(), Error> {
-        self.call(Op::Finish, |database| {
+        let publishes = !tx.meta().outbox.entries().is_empty();
+        let finished = self.call(Op::Finish, |database| {
             let lost = database.faults.lost_answer();
             if lost != Some(LostAnswer::RolledBack) {
                 tx.commit(database)?;
@@ -153,8 +162,12 @@ impl Store for MemoryStore {
                 Some(_) => Err(MemoryError::new(ErrorKind::Unknown, "the answer was lost").into()),
                 None => Ok(()),
             }
-        })
-        .await
+        });
+        finished.await?;
+        if publishes {
+            self.wake_relays();
+        }
+        Ok(())
     }
 
     async fn roll_back(&self, tx: MemoryTx) {

@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax_core::{
-    ConsumerName, Digest, Error, ErrorKind, InboxRow, InboxState, MessageId, Place, Settled, Timestamp,
-    Transaction, TxMeta,
+    ConsumerName, Digest, Error, ErrorKind, InboxRow, InboxState, MessageId, Place, Publishable, Settled,
+    Timestamp, Transaction, TxMeta,
 };
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
@@ -64,7 +64,7 @@ impl MemoryTx {
             database: shared,
             broken: false,
             consumer: consumer.clone(),
-            meta: TxMeta::default(),
+            meta: TxMeta::new(consumer.clone()),
             changes: BTreeMap::new(),
             taken: BTreeMap::new(),
             parked: Vec::new(),
@@ -118,6 +118,12 @@ impl MemoryTx {
         Ok(())
     }
 
+    /// Publishes a message if and when this transaction commits: an [`Event`](hapax_core::Event), or a
+    /// [`Publication`](hapax_core::Publication) that says more.
+    pub fn publish(&mut self, message: impl Publishable) -> hapax_core::Result {
+        Transaction::publish(self, message)
+    }
+
     /// Breaks the transaction, as a handler does that runs COMMIT, DDL on MySQL, or swallows an SQL error on
     /// PostgreSQL: [`Store::finish`](hapax_core::Store::finish) finds it out and nothing is committed.
     pub fn break_transaction(&mut self) {
@@ -158,6 +164,7 @@ impl MemoryTx {
         self.apply_inbox(database);
         self.apply_waiting_room(database);
         self.settle(database);
+        database.write_outbox(self.meta.outbox.entries());
         database.release(self.id);
         Ok(())
     }
