@@ -13,6 +13,7 @@ use mongodb::options::{
     WriteConcern,
 };
 use mongodb::{Client, Database};
+use tokio::sync::watch;
 
 use crate::error::{Answer, DriverError, Result, answered, meaning};
 use crate::session::{SIDE, Sessions};
@@ -103,6 +104,7 @@ impl Builder {
             prefix: self.prefix,
             pool: self.pool,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            news: watch::Sender::new(0),
         };
         Ok(MongoStore { inner: Arc::new(inner) })
     }

@@ -4,7 +4,7 @@ use mongodb::bson::doc;
 use mongodb::error::Error as Driver;
 use mongodb::options::ReturnDocument;
 
-use crate::document::int;
+use crate::document::{int, now};
 use crate::error::{Answer, Result, answered, failed, no_schema};
 use crate::store::MongoStore;
 
@@ -13,16 +13,27 @@ use crate::store::MongoStore;
 pub(crate) enum Counter {
     Places,
     DeadLetters,
+    Outbox,
+}
+
+/// Numbers that were given out together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    /// The highest of them.
+    pub(crate) last: i64,
+    /// The server's clock.
+    pub(crate) now: i64,
 }
 
 impl Counter {
     /// Every counter, as the schema has them.
-    pub(crate) const NAMES: [&str; 2] = [Self::Places.name(), Self::DeadLetters.name()];
+    pub(crate) const NAMES: [&str; 3] = [Self::Places.name(), Self::DeadLetters.name(), Self::Outbox.name()];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Places => "places",
             Self::DeadLetters => "dead_letters",
+            Self::Outbox => "outbox",
         }
     }
 }
@@ -31,19 +42,28 @@ impl MongoStore {
     /// The next number. Outside every transaction, or all that count would conflict; a transaction that is rolled
     /// back leaves a gap. One round trip.
     pub(crate) async fn next(&self, counter: Counter) -> Result<i64> {
+        self.next_of(counter, 1).await.map(|counted| counted.last)
+    }
+
+    /// So many numbers in a row. One round trip.
+    pub(crate) async fn next_of(&self, counter: Counter, numbers: i64) -> Result<Counted> {
         let _turn = self.sessions().side_turn().await?;
-        answered(self.sessions().limit(), self.count(counter))
-            .await
-            .map_err(failed("cannot give out a number"))
+        let counted = answered(self.sessions().limit(), self.count(counter, numbers)).await;
+        counted.map_err(failed("cannot give out a number"))
     }
 
     /// The same for whoever has a turn already.
-    pub(crate) async fn count(&self, counter: Counter) -> Answer<i64> {
-        let count = doc! { "$inc": { "last": 1_i64 } };
+    pub(crate) async fn count(&self, counter: Counter, numbers: i64) -> Answer<Counted> {
+        let count = vec![doc! { "$set": {
+            "last": { "$add": [{ "$ifNull": ["$last", 0_i64] }, numbers] },
+            "at": now(),
+        } }];
         let counted = self.tables().counters.find_one_and_update(doc! { "_id": counter.name() }, count);
         let counted = counted.upsert(true).return_document(ReturnDocument::After).await?;
-        let last = counted.and_then(|counter| counter.get_i64("last").ok());
-        last.ok_or_else(|| Driver::custom("a counter is not a number"))
+        let counted = counted.and_then(|counter| {
+            Some(Counted { last: counter.get_i64("last").ok()?, now: counter.get_i64("at").ok()? })
+        });
+        counted.ok_or_else(|| Driver::custom("a counter is not a number"))
     }
 
     /// The last number that was given out.

@@ -151,7 +151,7 @@ impl MongoStore {
             fate.watch(move_keyed(table, session, from, to)).await?;
         }
         fate.watch(move_horizon(&tables.horizon, session, from, to)).await?;
-        for table in [&tables.waiting, &tables.dead_letters, &tables.leases] {
+        for table in [&tables.waiting, &tables.dead_letters, &tables.leases, &tables.outbox] {
             let renamed = doc! { "$set": { "consumer": to.as_str() } };
             let renamed = table.update_many(doc! { "consumer": from.as_str() }, renamed);
             fate.watch(renamed.session(&mut *session)).await?;

@@ -74,7 +74,7 @@ impl Instances for MongoStore {
 }
 
 impl MongoStore {
-    async fn note_beat(&self, consumer: &ConsumerName, instance: &InstanceId) -> Answer<()> {
+    pub(crate) async fn note_beat(&self, consumer: &ConsumerName, instance: &InstanceId) -> Answer<()> {
         let beat = vec![doc! { "$set": {
             "started_at": { "$ifNull": ["$started_at", now()] },
             "beat_at": now(),
@@ -103,7 +103,7 @@ impl MongoStore {
     }
 }
 
-fn of_instance(consumer: &ConsumerName, instance: &InstanceId) -> Document {
+pub(crate) fn of_instance(consumer: &ConsumerName, instance: &InstanceId) -> Document {
     doc! { "_id": { "consumer": consumer.as_str(), "instance": instance.0.as_str() } }
 }
 

@@ -23,6 +23,7 @@
 //! }
 //! ```
 
+mod buckets;
 mod builder;
 mod claim;
 mod collection;
@@ -36,6 +37,8 @@ mod instances;
 mod lease;
 mod look;
 mod migrate;
+mod outbox;
+mod relay;
 mod retention;
 mod session;
 mod store;

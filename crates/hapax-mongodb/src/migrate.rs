@@ -72,6 +72,7 @@ impl MongoStore {
             let from_zero = doc! { "$setOnInsert": { "last": 0_i64 } };
             self.tables().counters.update_one(doc! { "_id": counter }, from_zero).upsert(true).await?;
         }
+        self.make_buckets().await?;
         let applied =
             vec![doc! { "$set": { "name": NAME, "applied_at": { "$ifNull": ["$applied_at", now()] } } }];
         self.tables().schema_version.update_one(doc! { "_id": LATEST }, applied).upsert(true).await.map(drop)
@@ -82,12 +83,12 @@ fn indexes(tables: &Tables) -> Vec<(&Collection<Document>, Vec<IndexModel>)> {
     let index = |keys: Document| IndexModel::builder().keys(keys).build();
     let mut once = index(doc! { "consumer": 1, "message": 1 });
     once.options.get_or_insert_default().unique = Some(true);
-    let ordered = |keys: Document| {
+    let only = |keys: Document, these: Document| {
         let mut index = index(keys);
-        let only = doc! { "order": { "$type": "string" } };
-        index.options.get_or_insert_default().partial_filter_expression = Some(only);
+        index.options.get_or_insert_default().partial_filter_expression = Some(these);
         index
     };
+    let ordered = |keys: Document| only(keys, doc! { "order": { "$type": "string" } });
     vec![
         // What retention reads.
         (&tables.inbox, vec![index(doc! { "_id.consumer": 1, "state": 1, "processed_at": 1 })]),
@@ -111,5 +112,15 @@ fn indexes(tables: &Tables) -> Vec<(&Collection<Document>, Vec<IndexModel>)> {
         (&tables.instances, vec![index(doc! { "_id.consumer": 1 })]),
         (&tables.starts, vec![index(doc! { "_id.consumer": 1 })]),
         (&tables.versions, vec![index(doc! { "_id.consumer": 1 })]),
+        (
+            &tables.outbox,
+            vec![
+                // In the order of their numbers.
+                index(doc! { "state": 1, "_id": 1 }),
+                // Those that hold up others of their key. Nearly always empty.
+                only(doc! { "key": 1, "_id": 1 }, doc! { "attempts": { "$gt": 0_i64 } }),
+                only(doc! { "sent_at": 1 }, doc! { "sent_at": { "$type": "long" } }),
+            ],
+        ),
     ]
 }

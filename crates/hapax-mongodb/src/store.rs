@@ -5,12 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Store, TxMeta, crash_point};
+use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Outbox as _, Store, TxMeta, crash_point};
 use mongodb::Database;
 use mongodb::bson::doc;
 use mongodb::error::Error as Driver;
+use tokio::sync::watch;
 
 use crate::builder::Builder;
+use crate::counter::Counter;
 use crate::error::{
     Answer, DriverError, Result, answered, failed, is_over, is_overdue, is_unknown, kind_of, meaning, overdue,
 };
@@ -39,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) prefix: String,
     pub(crate) pool: usize,
     pub(crate) instance: u64,
+    /// Counts commits of this store with rows of the outbox in them.
+    pub(crate) news: watch::Sender<u64>,
 }
 
 impl MongoStore {
@@ -72,6 +76,16 @@ impl MongoStore {
 
     pub(crate) fn tables(&self) -> &Tables {
         &self.inner.tables
+    }
+
+    /// Writes what the transaction settles and publishes. The numbers of the outbox come last, so that of two
+    /// transactions that were serialised on a document the later has the higher ones.
+    async fn write_meta(&self, tx: &mut MongoTx) -> Result<()> {
+        self.settle(tx).await.map_err(not_committed)?;
+        let entries = tx.meta.outbox.entries();
+        let Ok(numbers @ 1..) = i64::try_from(entries.len()) else { return Ok(()) };
+        let counted = self.next_of(Counter::Outbox, numbers).await?;
+        self.write_outbox(tx, counted).await.map_err(not_committed)
     }
 
     /// Commits, and repeats the commit as long as its outcome is unknown and there is time.
@@ -130,20 +144,20 @@ impl Store for MongoStore {
             taken: ours.map(|(key, _)| key.id.clone()).collect(),
             longest: request.timeout,
             left: Vec::new(),
-            meta: TxMeta::default(),
+            meta: TxMeta::new(request.consumer.clone()),
         };
         Ok((tx, claims))
     }
 
-    /// One round trip; one more each for what is settled and for erased starts.
+    /// One round trip; one more for what is settled, one for erased starts, two for what is published.
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
         if let Some(error) = tx.held.fate().ended() {
             tx.held.roll_back().await;
             return Err(broken(error));
         }
-        if let Err(error) = self.settle(&mut tx).await {
+        if let Err(error) = self.write_meta(&mut tx).await {
             tx.held.roll_back().await;
-            return Err(not_committed(error));
+            return Err(error);
         }
         crash_point!("store-before-commit");
         match self.commit(&mut tx).await {
@@ -155,6 +169,9 @@ impl Store for MongoStore {
         }
         crash_point!("store-after-commit");
         self.forget_leases(&tx.left).await;
+        if !tx.meta.outbox.entries().is_empty() {
+            self.wake_relays();
+        }
         Ok(())
     }
 

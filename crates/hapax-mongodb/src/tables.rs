@@ -45,6 +45,10 @@ tables! {
     horizon,
     /// `_id: {consumer, entity}`.
     versions,
+    /// `_id`: number. State 0 unsent, 1 sent, 2 parked.
+    outbox,
+    /// `_id`: bucket.
+    buckets,
 }
 
 /// The key of a message's inbox row. A key is compared byte by byte and field by field: the order is fixed.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, MessageId, Settled, Transaction, TxMeta};
+use hapax_core::{ConsumerName, MessageId, Publishable, Settled, Transaction, TxMeta};
 use mongodb::Database;
 use mongodb::bson::doc;
 
@@ -55,6 +55,15 @@ impl MongoTx {
     pub fn collection_in<T: Send + Sync>(&mut self, database: &str, name: &str) -> TxCollection<'_, T> {
         let collection = self.database.client().database(database).collection(name);
         self.bind(collection)
+    }
+
+    /// Publishes a message if and when this transaction commits: an [`Event`](hapax_core::Event), or a
+    /// [`Publication`](hapax_core::Publication) that says more. It costs no round trip of its own.
+    ///
+    /// [`Failure::Reject`](hapax_core::Failure::Reject), under
+    /// [`Code::PublicationInvalid`](hapax_core::Code::PublicationInvalid): it cannot be published as it is given.
+    pub fn publish(&mut self, message: impl Publishable) -> hapax_core::Result {
+        Transaction::publish(self, message)
     }
 
     fn bind<T: Send + Sync>(&mut self, collection: mongodb::Collection<T>) -> TxCollection<'_, T> {
