@@ -110,7 +110,7 @@ fn classify(code: i32, transient: bool) -> (ErrorKind, Code) {
         // transactions need a replica set
         20 => (ErrorKind::Setup, Code::NotAvailable),
         290 => (ErrorKind::Statement, Code::HandlerTimedOut),
-        WRITE_CONFLICT => (ErrorKind::Conflict, Code::StoreConflict),
+        WRITE_CONFLICT | NO_SUCH_TRANSACTION => (ErrorKind::Conflict, Code::StoreConflict),
         _ if transient => (ErrorKind::Conflict, Code::StoreConflict),
         _ => (ErrorKind::Statement, Code::StoreFailed),
     }
@@ -212,11 +212,6 @@ fn is(error: &io::Error, told: Told) -> bool {
 /// The transaction lived longer than the server allows.
 pub(crate) fn overdue() -> Driver {
     io::Error::new(io::ErrorKind::TimedOut, Told::Overdue).into()
-}
-
-/// Whether it is that.
-pub(crate) fn is_overdue(error: &Driver) -> bool {
-    matches!(&*error.kind, DriverKind::Io(cause) if is(cause, Told::Overdue)) || code_of(error) == Some(290)
 }
 
 /// An operation of the transaction was dropped before its answer.

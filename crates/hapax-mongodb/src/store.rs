@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::builder::Builder;
 use crate::counter::Counter;
 use crate::error::{
-    Answer, DriverError, Result, answered, failed, is_over, is_overdue, is_unknown, kind_of, meaning, overdue,
+    Answer, DriverError, Result, answered, failed, is_over, is_unknown, kind_of, meaning, overdue,
 };
 use crate::session::Sessions;
 use crate::tables::Tables;
@@ -81,11 +81,11 @@ impl MongoStore {
     /// Writes what the transaction settles and publishes. The numbers of the outbox come last, so that of two
     /// transactions that were serialised on a document the later has the higher ones.
     async fn write_meta(&self, tx: &mut MongoTx) -> Result<()> {
-        self.settle(tx).await.map_err(not_committed)?;
+        self.settle(tx).await.map_err(not_written)?;
         let entries = tx.meta.outbox.entries();
         let Ok(numbers @ 1..) = i64::try_from(entries.len()) else { return Ok(()) };
         let counted = self.next_of(Counter::Outbox, numbers).await?;
-        self.write_outbox(tx, counted).await.map_err(not_committed)
+        self.write_outbox(tx, counted).await.map_err(not_written)
     }
 
     /// Commits, and repeats the commit as long as its outcome is unknown and there is time.
@@ -106,23 +106,20 @@ impl MongoStore {
     }
 }
 
-/// What it means that a transaction could not be committed.
+/// What it means that a commit was not answered with a yes.
 fn not_committed(error: Driver) -> Error {
-    let (kind, code, context) = match () {
-        () if is_unknown(&error) => (ErrorKind::Unknown, Code::OutcomeUnknown, "no answer to the commit"),
-        () if is_overdue(&error) => {
-            (ErrorKind::Statement, Code::HandlerTimedOut, "the server has ended the transaction")
-        }
-        // No operation of ours failed: a change of primary, or somebody who kills sessions.
-        () if is_over(&error) => {
-            (ErrorKind::Conflict, Code::StoreConflict, "the server has ended the transaction")
-        }
-        () => {
-            let (kind, code) = meaning(&error);
-            (kind, code, "the commit was refused")
-        }
-    };
-    Error::new(kind, code, context).because(DriverError(error))
+    // No operation of ours failed before: the server ended it by itself, as on a change of primary.
+    if is_over(&error) || !is_unknown(&error) {
+        return not_written(error);
+    }
+    let context = "no answer to the commit";
+    Error::new(ErrorKind::Unknown, Code::OutcomeUnknown, context).because(DriverError(error))
+}
+
+/// What it means that something could not be written before the commit: nothing was.
+fn not_written(error: Driver) -> Error {
+    let (kind, code) = meaning(&error);
+    Error::new(kind, code, "the transaction cannot be committed").because(DriverError(error))
 }
 
 fn broken(error: Driver) -> Error {
@@ -163,7 +160,7 @@ impl Store for MongoStore {
         match self.commit(&mut tx).await {
             Ok(()) => tx.held.let_go(),
             Err(error) if is_over(&error) && tx.held.fate().is_overdue() => {
-                return Err(not_committed(overdue()));
+                return Err(not_written(overdue()));
             }
             Err(error) => return Err(not_committed(error)),
         }
