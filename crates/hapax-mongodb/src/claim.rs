@@ -37,16 +37,16 @@ impl MongoStore {
         if request.keys.is_empty() {
             return Ok((held, Vec::new()));
         }
-        match self.take_in_rounds(&mut held, request).await {
+        let claims = match self.take_in_rounds(&mut held, request).await {
+            Ok(claims) => self.confirmed(request, claims).await,
+            Err(error) => Err(error),
+        };
+        match claims {
             Ok(claims) => {
-                let claims = self.confirmed(request, claims).await;
-                match claims {
-                    Ok(claims) => Ok((held, claims)),
-                    Err(error) => {
-                        held.roll_back().await;
-                        Err(error)
-                    }
+                if claims.contains(&Claim::Busy) {
+                    self.end_orphans().await;
                 }
+                Ok((held, claims))
             }
             Err(error) => {
                 held.roll_back().await;
