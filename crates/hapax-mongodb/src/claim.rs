@@ -145,7 +145,7 @@ impl MongoStore {
     ) -> Answer<Vec<usize>> {
         let mut busy = Vec::new();
         let mut trials = 0;
-        let mut ranges = vec![0..suspects.len()];
+        let mut ranges: Vec<_> = std::iter::once(0..suspects.len()).collect();
         while let Some(range) = ranges.pop() {
             if range.len() <= 1 || trials >= TRIALS {
                 busy.extend(&suspects[range]);
