@@ -149,7 +149,10 @@ async fn end_relay<D: SqlTarget>(
     }
     let last = relay_of(config, store)?.until_idle(LAST_LOOK);
     // A broker that is away must not hold up the end for ever.
-    let _ = tokio::time::timeout(config.admin.drain, last.run_until(signal.clone().cancelled_owned())).await;
+    let enough = async {
+        let _ = tokio::time::timeout(config.admin.drain, signal.cancelled()).await;
+    };
+    last.run_until(enough).await?;
     let left = left(store).await?;
     if left > 0 {
         warn!("{left} messages are still in the outbox; `hapax outbox list` tells why");
