@@ -1,0 +1,175 @@
+//! The customers: open accounts, and ask for transfers until each is accepted.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use fastrand::Rng;
+use hapax::BoxError;
+use http_body_util::Full;
+use hyper::{Request, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+use crate::client::{Answer, get, post, put, send};
+use crate::money::Money;
+
+/// Each account begins with as much, so that some transfers are not covered.
+const BALANCE: Money = Money(50_000);
+/// The largest transfer.
+const LARGEST: i64 = 30_000;
+/// Every so many accounts one is closed and refuses credits, so that there is something to compensate.
+const CLOSED: usize = 8;
+/// So many customers ask at once.
+const CUSTOMERS: usize = 8;
+/// How long a customer waits before asking again.
+const AGAIN: Duration = Duration::from_millis(20);
+/// How long a customer goes on asking.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// One transfer that is to be asked for.
+#[derive(Clone, Debug)]
+struct Wish {
+    key: String,
+    body: String,
+    is_repeated: bool,
+}
+
+/// All that is to be asked for, and how far it has got.
+pub(crate) struct Load {
+    accounts: usize,
+    wishes: Mutex<VecDeque<Wish>>,
+    accepted: Mutex<Vec<String>>,
+    asked: AtomicUsize,
+}
+
+impl Load {
+    /// Draws transfers between random accounts; a share of them is asked for twice.
+    pub(crate) fn draw(transfers: usize, accounts: usize, repeated: f64, random: &mut Rng) -> Self {
+        let wishes = (0..transfers).map(|_| {
+            let from = random.usize(..accounts);
+            let to = (from + random.usize(1..accounts)) % accounts;
+            let amount = Money(random.i64(1..=LARGEST));
+            let body = json!({ "from": name(from), "to": name(to), "amount": amount }).to_string();
+            let key = format!("{:032x}", random.u128(..));
+            Wish { key, body, is_repeated: random.f64() < repeated }
+        });
+        let wishes = Mutex::new(wishes.collect());
+        Self { accounts, wishes, accepted: Mutex::default(), asked: AtomicUsize::new(0) }
+    }
+
+    /// How many have been accepted.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    /// The ids of those that have been accepted.
+    pub(crate) fn accepted(&self) -> Vec<String> {
+        self.accepted.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Opens the accounts, and waits until the transfer service has heard of them.
+    pub(crate) async fn open_accounts(
+        &self,
+        transfers: SocketAddr,
+        accounts: SocketAddr,
+    ) -> Result<(), BoxError> {
+        for number in 0..self.accounts {
+            let opening = json!({ "balance": BALANCE, "closed": number % CLOSED == CLOSED - 1 });
+            let request = || put(&format!("/accounts/{}", name(number)), &opening);
+            until_taken(accounts, request).await?;
+        }
+        let begun = Instant::now();
+        loop {
+            if moving(transfers).await.is_some_and(|moving| moving.accounts >= self.accounts) {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err("the transfer service does not hear of the accounts".into());
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    /// Asks for all transfers, several at a time.
+    pub(crate) async fn ask(self: Arc<Self>, transfers: SocketAddr) -> Result<(), BoxError> {
+        let mut customers = JoinSet::new();
+        for _ in 0..CUSTOMERS {
+            let load = Arc::clone(&self);
+            customers.spawn(async move { load.ask_one_by_one(transfers).await });
+        }
+        while let Some(customer) = customers.join_next().await {
+            customer??;
+        }
+        Ok(())
+    }
+
+    async fn ask_one_by_one(&self, transfers: SocketAddr) -> Result<(), BoxError> {
+        loop {
+            let wish = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let Some(wish) = wish else { return Ok(()) };
+            let id = ask_for(transfers, &wish).await?;
+            if wish.is_repeated && ask_for(transfers, &wish).await? != id {
+                return Err(format!("one Idempotency-Key led to two transfers, {id} is one of them").into());
+            }
+            self.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            self.asked.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+fn name(number: usize) -> String {
+    format!("account-{number}")
+}
+
+/// Asks under the same key until it is accepted, and answers with the transfer's id.
+async fn ask_for(transfers: SocketAddr, wish: &Wish) -> Result<String, BoxError> {
+    let request = || post("/transfers", Some(&wish.key), wish.body.clone());
+    let answer = until_taken(transfers, request).await?;
+    let transfer: Value = serde_json::from_slice(&answer.body)?;
+    Ok(transfer["id"].as_str().ok_or("a transfer has no id")?.to_owned())
+}
+
+/// Asks again as long as nobody answers, or the answer is that it is not possible now.
+async fn until_taken(
+    server: SocketAddr,
+    request: impl Fn() -> Result<Request<Full<Bytes>>, BoxError>,
+) -> Result<Answer, BoxError> {
+    let begun = Instant::now();
+    loop {
+        match send(server, request()?).await {
+            Ok(answer) if answer.status.is_success() => return Ok(answer),
+            Ok(answer)
+                if !matches!(answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE) =>
+            {
+                return Err(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)).into());
+            }
+            Ok(answer) if begun.elapsed() > PATIENCE => {
+                return Err(format!("not accepted within {PATIENCE:?}: {}", answer.status).into());
+            }
+            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
+            Ok(_) | Err(_) => tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+/// What the transfer service has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct Moving {
+    /// Transfers that are not at their end.
+    pub(crate) moving: usize,
+    /// Accounts that it knows.
+    pub(crate) accounts: usize,
+}
+
+/// Asks for it; nothing if it does not answer.
+pub(crate) async fn moving(transfers: SocketAddr) -> Option<Moving> {
+    let answer = send(transfers, get("/moving").ok()?).await.ok()?;
+    serde_json::from_slice(&answer.body).ok()
+}
