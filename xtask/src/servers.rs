@@ -16,6 +16,7 @@ use std::{
 use crate::{
     failure::{Context, Failure, Result},
     local::{
+        mongod::{Mongod, REPLICA_SET},
         node::Node,
         port,
         postmaster::{Postmaster, ROLE},
@@ -28,10 +29,12 @@ use crate::{
 /// The variables that name the servers, to us and to the tests.
 const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
 const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
+const MONGODB: &str = "HAPAX_TEST_MONGODB";
 
 /// What the tests use if nothing is said.
 const POSTGRES_PORT: u16 = 5432;
 const RABBITMQ_PORT: u16 = 5672;
+const MONGODB_PORT: u16 = 27017;
 const DATABASE: &str = "test";
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
@@ -41,7 +44,8 @@ const STARTING: Duration = Duration::from_mins(2);
 pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
-    _own: (Option<Own<Postmaster>>, Option<Own<Node>>),
+    mongodb: String,
+    _own: (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>),
 }
 
 /// A server of ours, and where it keeps its files.
@@ -56,12 +60,13 @@ impl Servers {
     pub(crate) fn ensure() -> Result<Self> {
         let (postgres, own_postgres) = ensure_postgres()?;
         let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
-        Ok(Self { postgres, rabbitmq, _own: (own_postgres, own_rabbitmq) })
+        let (mongodb, own_mongodb) = ensure_mongodb()?;
+        Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
     }
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq)
+        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)
     }
 }
 
@@ -105,6 +110,23 @@ fn ensure_rabbitmq() -> Result<(String, Option<Own<Node>>)> {
     Ok((own.server.url(), Some(own)))
 }
 
+fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
+    let usual = format!("mongodb://{}/?replicaSet={REPLICA_SET}&directConnection=true", local(MONGODB_PORT));
+    let (url, named) = named_or(MONGODB, usual);
+    let reason = match probe::mongodb(&url) {
+        Ok(()) => return Ok((found("MongoDB", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the MongoDB that {MONGODB} names cannot be used: {reason}")));
+    }
+    if compose("mongodb", MONGODB_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_mongodb().context("starting MongoDB")?;
+    Ok((own.server.url(""), Some(own)))
+}
+
 fn start_postgres() -> io::Result<Own<Postmaster>> {
     let folder = Folder::create("postgres")?;
     let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
@@ -122,6 +144,15 @@ fn start_rabbitmq() -> io::Result<Own<Node>> {
     node.start()?;
     until_ready("RabbitMQ", || node.is_ready())?;
     Ok(Own { server: node, _folder: folder })
+}
+
+fn start_mongodb() -> io::Result<Own<Mongod>> {
+    let folder = Folder::create("mongodb")?;
+    let mut server = Mongod::create(&folder.0, address(MONGODB_PORT)?, &[])?;
+    eprintln!("MongoDB: starting one at {} for this run", server.address());
+    server.start()?;
+    until_ready("MongoDB", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
 }
 
 /// Starts a service of `compose.yaml` if a container engine answers and the port is not taken.

@@ -1,4 +1,4 @@
-//! The admin listener of `run`: `/live`, `/ready`, `/metrics`.
+//! The admin listener of `run` and `relay`: `/live`, `/ready`, `/metrics`.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
-use hapax::{Code, Health};
+use hapax::{Code, Health, RelayHealth};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -16,11 +16,20 @@ use crate::trouble::Trouble;
 
 /// Loops that have not turned for so long hang.
 const LIVE_WITHIN: Duration = Duration::from_secs(30);
+/// A broker with a memory alarm confirms nothing; its publisher gives up after 30 s, and others are tried.
+const RELAY_LIVE_WITHIN: Duration = Duration::from_mins(2);
 
+/// Whom to ask.
 #[derive(Clone)]
-struct Desk {
+pub(crate) struct Desk {
     consumers: Vec<(String, Health)>,
-    metrics: PrometheusHandle,
+    relay: Option<RelayHealth>,
+}
+
+impl Desk {
+    pub(crate) fn new(consumers: Vec<(String, Health)>, relay: Option<RelayHealth>) -> Self {
+        Self { consumers, relay }
+    }
 }
 
 /// Installs the metrics recorder. Once, before the first consumer starts.
@@ -40,7 +49,7 @@ pub(crate) fn recorder() -> Result<PrometheusHandle, Trouble> {
 pub(crate) async fn serve(
     admin: &Admin,
     metrics: PrometheusHandle,
-    consumers: Vec<(String, Health)>,
+    desk: Desk,
     done: CancellationToken,
 ) -> Result<(), Trouble> {
     let Some(listen) = &admin.listen else { return Ok(()) };
@@ -52,8 +61,8 @@ pub(crate) async fn serve(
     let router = Router::new()
         .route("/live", get(live))
         .route("/ready", get(ready))
-        .route("/metrics", get(render))
-        .with_state(Desk { consumers, metrics });
+        .with_state(desk)
+        .route("/metrics", get(render).with_state(metrics));
     let stop = done.clone();
     tokio::spawn(async move {
         let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
@@ -69,28 +78,34 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-/// 200 while every consumer's loops turn.
+/// 200 while every consumer's loops turn, and the relay's.
 async fn live(State(desk): State<Desk>) -> (StatusCode, String) {
-    let hung: Vec<_> = desk.consumers.iter().filter(|(_, health)| !health.is_live(LIVE_WITHIN)).collect();
-    if hung.is_empty() {
+    let hung = desk.consumers.iter().filter(|(_, health)| !health.is_live(LIVE_WITHIN));
+    let relay = desk.relay.as_ref().filter(|relay| !relay.is_live(RELAY_LIVE_WITHIN)).map(|_| "the relay");
+    let names: Vec<_> = hung
+        .map(|(name, _)| name.as_str())
+        .chain(relay)
+        .map(|name| format!("{name}: its loops do not turn\n"))
+        .collect();
+    if names.is_empty() {
         return (StatusCode::OK, "live\n".to_owned());
     }
-    let names: Vec<_> = hung.iter().map(|(name, _)| format!("{name}: its loops do not turn\n")).collect();
     (StatusCode::SERVICE_UNAVAILABLE, names.concat())
 }
 
-/// 200 while every consumer takes messages at full speed.
+/// 200 while every consumer takes messages at full speed and the relay can publish.
 async fn ready(State(desk): State<Desk>) -> (StatusCode, String) {
     let lines = |(name, health): &(String, Health)| {
         health.impediments().into_iter().map(|text| format!("{name}: {text}\n")).collect::<Vec<_>>()
     };
-    let impediments: Vec<_> = desk.consumers.iter().flat_map(lines).collect();
+    let relay = desk.relay.iter().flat_map(RelayHealth::impediments).map(|text| format!("relay: {text}\n"));
+    let impediments: Vec<_> = desk.consumers.iter().flat_map(lines).chain(relay).collect();
     if impediments.is_empty() {
         return (StatusCode::OK, "ready\n".to_owned());
     }
     (StatusCode::SERVICE_UNAVAILABLE, impediments.concat())
 }
 
-async fn render(State(desk): State<Desk>) -> String {
-    desk.metrics.render()
+async fn render(State(metrics): State<PrometheusHandle>) -> String {
+    metrics.render()
 }

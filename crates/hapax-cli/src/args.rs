@@ -36,6 +36,11 @@ pub(crate) enum Command {
     /// List, show, redrive and discard dead letters
     #[command(subcommand)]
     Dead(Dead),
+    /// Publish what is in the outbox, and nothing else
+    Relay(Relay),
+    /// List, show, unpark and discard messages that are to be published
+    #[command(subcommand)]
+    Outbox(Outbox),
     /// Measure protected against unprotected consumers, side by side
     Bench(Bench),
 }
@@ -299,6 +304,93 @@ pub(crate) struct Discard {
     /// Which
     #[command(flatten)]
     pub(crate) which: Which,
+    /// Where the store is
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Do it without asking
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// Print the result as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hapax relay`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Relay {
+    /// The configuration file, of which [store], [brokers] and [relay] are used
+    pub(crate) config: PathBuf,
+    /// End when nothing was due this long, such as 2s
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub(crate) until_idle: Option<Duration>,
+    /// Print the summary as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hapax outbox`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Outbox {
+    /// List messages that are to be published, with the reason why they were not
+    List(OutboxList),
+    /// Show one of them whole
+    Show(OutboxShow),
+    /// Make messages due now, parked ones above all
+    Unpark(OutboxChange),
+    /// Remove messages for good, unpublished
+    Discard(OutboxChange),
+}
+
+/// `hapax outbox list`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct OutboxList {
+    /// In this state only: unsent, parked or sent
+    #[arg(long)]
+    pub(crate) state: Option<String>,
+    /// Only those that failed at least once
+    #[arg(long)]
+    pub(crate) failing: bool,
+    /// Of this consumer, or producer, only
+    #[arg(long)]
+    pub(crate) consumer: Option<String>,
+    /// Of this key only
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// With this message id only
+    #[arg(long)]
+    pub(crate) id: Option<String>,
+    /// At most so many
+    #[arg(long, default_value_t = 100)]
+    pub(crate) limit: u32,
+    /// Where the store is
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print each as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hapax outbox show`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct OutboxShow {
+    /// Its number
+    pub(crate) number: i64,
+    /// Where the store is
+    #[command(flatten)]
+    pub(crate) store: StoreArgs,
+    /// Print it as one line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `hapax outbox unpark` and `discard`.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct OutboxChange {
+    /// Their numbers
+    pub(crate) numbers: Vec<i64>,
+    /// All that are parked
+    #[arg(long, conflicts_with = "numbers")]
+    pub(crate) parked: bool,
     /// Where the store is
     #[command(flatten)]
     pub(crate) store: StoreArgs,

@@ -43,7 +43,7 @@ use hapax::Code;
 use interpolate::Surroundings;
 use log::Log;
 use policy::Policy;
-use problem::{Origin, Placed, Problem, Report};
+use problem::{Origin, Problem, Report};
 use read::{Reading, Table};
 use relay::Relay;
 use store::Store;
@@ -60,8 +60,8 @@ pub(crate) struct Config {
     pub brokers: BTreeMap<String, Broker>,
     /// The consumers by name. Never empty.
     pub consumers: BTreeMap<String, Consumer>,
-    /// The relay; read, but not used by this release.
-    pub relay: Placed<Relay>,
+    /// The relay.
+    pub relay: Relay,
     /// The admin listener and the shutdown.
     pub admin: Admin,
     /// The log.
@@ -105,6 +105,14 @@ impl Config {
         Ok(config)
     }
 
+    /// Whether anything is published through the outbox.
+    pub(crate) fn publishes(&self) -> bool {
+        let publishes = |consumer: &Consumer| {
+            consumer.dead_letters.is_some() || consumer.on.values().any(|handler| !handler.publish.is_empty())
+        };
+        self.consumers.values().any(publishes)
+    }
+
     /// The complete configuration with every default, as commented TOML: what `--print-defaults` prints.
     pub(crate) fn defaults() -> &'static str {
         include_str!("config/defaults.toml")
@@ -130,7 +138,7 @@ impl Config {
         let consumers = table.required("consumers", "Add `[consumers.NAME]`.", |value| {
             value.entries(|name, value| Consumer::read(name, value, &defaults))
         });
-        let relay = table.or("relay", Relay::default().into(), |value| value.placed(Relay::read));
+        let relay = table.or("relay", Relay::default(), Relay::read);
         let admin = table.or("admin", Admin::default(), Admin::read);
         let log = table.or("log", Log::default(), Log::read);
         Some(Self { store: store?, brokers, consumers: consumers?, relay, admin, log, origin })

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use hapax::sql::SqlStore;
 use hapax::{
-    AmbiguousPolicy, Batch, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Error, ErrorKind,
-    Format, Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _, Store as _,
-    Strategy, TypeRule, UnknownType,
+    AmbiguousPolicy, Batch, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Destination, Error,
+    ErrorKind, Format, Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _,
+    Store as _, Strategy, TypeRule, UnknownType,
 };
 
 use crate::config::broker::{Broker, Connection};
@@ -20,7 +20,7 @@ use crate::config::problem::{Place, Problem};
 use crate::config::source::{Lines as LinesFrom, Source};
 use crate::config::{Config, parameter::Parameter};
 use crate::open::placed;
-use crate::sql::{SqlHandler, SqlTarget, Unfit};
+use crate::sql::{Publishing, SqlHandler, SqlTarget, Unfit};
 use crate::trouble::Trouble;
 
 /// How long the database may take over a statement that it is only asked about.
@@ -95,8 +95,19 @@ pub(crate) fn build<D: SqlTarget>(
         .batch_wait(policy.batch.wait)
         .concurrency(to_usize(policy.concurrency.value))
         .drain(config.admin.drain);
+    let consumer = match dead_letters_to(settings) {
+        Some(destination) => consumer.dead_letters_to(destination),
+        None => consumer,
+    };
     let handlers = parts.handlers.into_iter();
     Ok(handlers.fold(consumer, |consumer, (kind, handler)| consumer.on_handler::<Body, _>(&kind, handler)))
+}
+
+/// A queue of the broker that the consumer's own messages come from, or an embedded one.
+fn dead_letters_to(settings: &Settings) -> Option<Destination> {
+    let to = &settings.dead_letters.as_ref()?.to;
+    let broker = settings.source.broker().map_or("", |broker| broker.value.as_str());
+    Some(Destination::queue(&to.value).on(broker))
 }
 
 /// An error of a source, at its place in the file.
@@ -194,12 +205,13 @@ async fn prove<D: SqlTarget>(
         }
     }
     store.roll_back(tx).await;
+    let publishes = handler.publish.iter().map(|publish| Publishing::new(publish, &parameters)).collect();
     let parameters = parameters.into_iter().map(|parameter| {
         let pointer =
             pointer(config, handler.params.get(&parameter.name).map(|found| found.place), &parameter.json)?;
         Ok((parameter, pointer))
     });
-    Ok(SqlHandler::new(parameters.collect::<Result<_, Trouble>>()?, steps))
+    Ok(SqlHandler::new(parameters.collect::<Result<_, Trouble>>()?, steps, publishes))
 }
 
 fn unfit_statement(config: &Config, sql: &Sql, unfit: &Unfit) -> Trouble {

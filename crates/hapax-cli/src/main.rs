@@ -10,6 +10,7 @@ mod open;
 mod out;
 mod plan;
 mod progress;
+mod relay;
 mod shutdown;
 mod sql;
 mod statement;
@@ -57,6 +58,8 @@ async fn dispatch(args: Args) -> Result<ExitCode, Trouble> {
         Command::Send(send) => commands::send::run(send).await,
         Command::Inbox(inbox) => commands::inbox::run(inbox).await,
         Command::Dead(dead) => commands::dead::run(dead).await,
+        Command::Relay(relay) => commands::relay::run(relay).await,
+        Command::Outbox(outbox) => commands::outbox::run(outbox).await,
         Command::Bench(bench) => commands::bench::run(bench).await,
     }
 }

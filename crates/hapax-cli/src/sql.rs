@@ -3,9 +3,11 @@
 mod handler;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod publish;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 mod target;
 
 pub(crate) use handler::{SqlHandler, Step};
+pub(crate) use publish::Publishing;
 pub(crate) use target::{SqlTarget, Unfit};

@@ -53,14 +53,6 @@ const MISTAKES: &[Mistake] = &[
     mistake("UPDATE orders", "UPDTE orders", "HX0006", 2, "UPDTE", "syntax error"),
     mistake("sqlite:shop.db", "mysql://shop:hunter2@localhost/shop", "HX0007", 2, "mysql", "not available"),
     mistake("retry =", "strategy = \"lazy\"\nretry =", "HX0007", 2, "lazy", "transactional"),
-    mistake(
-        "retry =",
-        "dead_letters = { to = \"dead\" }\nretry =",
-        "HX0007",
-        2,
-        "dead_letters",
-        "hapax dead list",
-    ),
     mistake("version = 1", "version = 2", "HX0008", 2, "version", "reads `version = 1`"),
     mistake("\"json:/id\"", "\"property:correlation_id\"", "HX0009", 2, "correlation", "shared by different"),
     mistake("sqlite:shop.db", "sqlite:no/such/folder/shop.db", "HX0010", 3, "no/such", "cannot connect"),
@@ -167,15 +159,31 @@ async fn each_mistake_is_one_error_with_code_place_cause_and_cure() {
 async fn what_this_release_cannot_do_is_refused_at_its_place() {
     let statements = &shop::CONFIG[shop::CONFIG.find("[consumers.orders.on.Paid.params]").expect("there")..];
     let http = shop::changed(&[FROM_FILE, (statements, HTTP)]);
-    let publish = shop::changed(&[FROM_FILE]) + PUBLISH;
-    for (config, line, said) in
-        [(http, "on.Paid.http", "calls HTTP"), (publish, "to = {", "publishing from a handler")]
-    {
+    let shop = folder(&http);
+    let ended = shop.run("run @hapax.toml").await;
+    says(&shop, &ended, "HX0007", 2, "calls HTTP").await;
+    assert!(running_text(&ended).contains(&place(&http, "on.Paid.http")), "{ended}");
+}
+
+#[tokio::test]
+async fn a_publish_that_leads_nowhere_is_refused_at_its_place() {
+    for (from, to, said) in [
+        ("broker = \"rabbit\"", "broker = \"rabit\"", "Did you mean `rabbit`?"),
+        ("broker = \"rabbit\", ", "", "mixes or lacks the keys that a destination is told by"),
+        ("exchange = \"events\", ", "exchange = \"events\", queue = \"q\", ", "mixes or lacks"),
+        (", exchange = \"events\", routing_key = \"order.paid\"", "", "mixes or lacks"),
+    ] {
+        let publish = PUBLISH.replacen(from, to, 1);
+        assert_ne!(publish, PUBLISH);
+        let config = shop::changed(&[FROM_FILE]) + &publish;
         let shop = folder(&config);
         let ended = shop.run("run @hapax.toml").await;
-        says(&shop, &ended, "HX0007", 2, said).await;
-        assert!(running_text(&ended).contains(&place(&config, line)), "{ended}");
+        says(&shop, &ended, "HX0004", 2, said).await;
+        assert!(running_text(&ended).contains(&place(&config, "to = {")), "{ended}");
     }
+    let undeclared = shop::changed(&[FROM_FILE]) + &PUBLISH.replacen("\":order\" }", "\":odrer\" }", 1);
+    let shop = folder(&undeclared);
+    says(&shop, &shop.run("run @hapax.toml").await, "HX0005", 2, "Did you mean `order`?").await;
 }
 
 #[tokio::test]

@@ -459,8 +459,7 @@ fn entry(
     id: MessageId,
 ) -> Result<OutboxEntry, NotPublishable> {
     let Publication { kind, content, content_type, destination, key, mut headers, delay, .. } = publication;
-    let Cause { id: causation_id, correlation_id, trace } =
-        cause.map_or_else(|| Cause::new(id.clone()), |cause| cause);
+    let Cause { id: causation_id, correlation_id, trace } = cause.unwrap_or_else(|| Cause::new(id.clone()));
     let is_caused = causation_id != id;
     let stamp = Stamp {
         correlation_id: correlation_id.unwrap_or_else(|| causation_id.to_string()),

@@ -27,6 +27,7 @@
 //! [`REQUIRE_SERVERS`], and with it a server that is missing fails the test instead of skipping it.
 
 mod database;
+mod mongodb;
 mod postgres;
 mod rabbitmq;
 
@@ -41,9 +42,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::local::{node, port, postmaster, probe, url::ServerUrl};
+use crate::local::{mongod, node, port, postmaster, probe, url::ServerUrl};
 
-pub use self::{database::TestDatabase, postgres::PrivatePostgres, rabbitmq::PrivateRabbit};
+pub use self::{
+    database::TestDatabase,
+    mongodb::{MongoDatabase, PrivateMongo},
+    postgres::PrivatePostgres,
+    rabbitmq::PrivateRabbit,
+};
 
 /// If this variable is set, a server that cannot be reached fails the test that needs it.
 pub const REQUIRE_SERVERS: &str = "HAPAX_REQUIRE_SERVERS";
@@ -62,10 +68,14 @@ pub enum Server {
     Postgres,
     /// The shared RabbitMQ at [`rabbitmq_url`].
     RabbitMq,
+    /// The shared MongoDB at [`mongodb_url`].
+    MongoDb,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
     PrivateRabbit,
+    /// MongoDB's program, from which [`PrivateMongo`] starts a server.
+    PrivateMongo,
 }
 
 impl Server {
@@ -81,8 +91,13 @@ impl Server {
                 let url = rabbitmq_url();
                 probe::rabbitmq(&url).err().map(|reason| failed(&url, reason))
             }
+            Self::MongoDb => {
+                let url = mongodb_url();
+                probe::mongodb(&url).err().map(|reason| failed(&url, reason))
+            }
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
+            Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -143,7 +158,15 @@ pub fn rabbitmq_url() -> String {
     env::var("HAPAX_TEST_RABBITMQ").unwrap_or_else(|_| "amqp://guest:guest@127.0.0.1:5672/%2f".into())
 }
 
-/// The address in a PostgreSQL or RabbitMQ URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared MongoDB: `HAPAX_TEST_MONGODB`, or `mongodb://127.0.0.1:27017/?replicaSet=rs0&directConnection=true`.
+///
+/// Tests use a database of their own: [`MongoDatabase`].
+pub fn mongodb_url() -> String {
+    let usual = "mongodb://127.0.0.1:27017/?replicaSet=rs0&directConnection=true";
+    env::var("HAPAX_TEST_MONGODB").unwrap_or_else(|_| usual.into())
+}
+
+/// The address in a PostgreSQL, RabbitMQ or MongoDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use hapax_core::{
-    Burial, Cause, Claim, ClaimRequest, Code, ConsumerStore, Error, ErrorKind, Failure, Fault, Key, Parking,
-    Settled, Settler, Transaction as _, crash_point,
+    Burial, Cause, Claim, ClaimRequest, Code, ConsumerStore, DeadNumber, Error, ErrorKind, Failure, Fault,
+    Key, Parking, Settled, Settler, Transaction as _, crash_point,
 };
 use tracing::{Instrument as _, debug_span, warn};
 
+use crate::copies::returned;
 use crate::handler::{ErasedHandler, Input};
 use crate::janitor::AmbiguousPolicy;
 use crate::job::{Content, Flaw, Hold, Job, Order};
@@ -24,11 +25,17 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// What became of a message once its transaction is committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    Handled { ambiguous: bool },
+    Handled {
+        ambiguous: bool,
+    },
     Duplicate,
     Dead(Code),
-    Parked { wait: Duration },
+    Parked {
+        wait: Duration,
+    },
     Busy,
+    /// The copy of a dead letter came back: it is redriven, then acked.
+    Returned(DeadNumber),
 }
 
 /// Why nothing of a transaction took effect.
@@ -188,6 +195,9 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                     self.handle(tx, &jobs[run.clone()], run.start, claims, &mut ends).await?;
                 }
                 Fate::Record => ends.push(End::Handled { ambiguous: false }),
+                Fate::Bury(_) if self.is_set_aside_already(job).await.map_err(usable)? => {
+                    ends.push(End::Duplicate);
+                }
                 Fate::Bury(flaw) => ends.push(self.bury(tx, job, &flaw).await?),
                 Fate::BuryCopy(flaw) => ends.push(self.bury_copy(tx, job, &flaw).await?),
                 Fate::Queue => ends.push(self.queue_up(tx, job).await?),
@@ -241,6 +251,9 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
 
     /// A copy of a message that is known already.
     fn copy(&self, job: &Job<R>, claim: Claim) -> Fate {
+        if let (Claim::Dead { .. }, Some(number)) = (claim, returned(job)) {
+            return Fate::Leave(End::Returned(number));
+        }
         if claim.differs() {
             metrics::payload_differs(&self.consumer);
             warn!(consumer = %self.consumer, message_id = job.id_text(), code = %Code::PayloadDiffers,
@@ -390,7 +403,8 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         crashes: u32,
     ) -> Result<End, (Setback, Connection)> {
         let burial = Burial { id: job.id(), failures, crashes, ..self.burial(job, flaw) };
-        self.store.bury(tx, &self.consumer, &burial).await.map_err(usable)?;
+        let number = self.store.bury(tx, &self.consumer, &burial).await.map_err(usable)?;
+        self.publish_copy(tx, job, number, flaw);
         Ok(End::Dead(flaw.code))
     }
 
@@ -401,7 +415,8 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         flaw: &Flaw,
     ) -> Result<End, (Setback, Connection)> {
         let burial = Burial { id: None, place: None, order: None, ..self.burial(job, flaw) };
-        self.store.bury(tx, &self.consumer, &burial).await.map_err(usable)?;
+        let number = self.store.bury(tx, &self.consumer, &burial).await.map_err(usable)?;
+        self.publish_copy(tx, job, number, flaw);
         Ok(End::Dead(flaw.code))
     }
 
@@ -440,7 +455,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         let meta = tx.meta();
         for (job, end) in jobs.iter().zip(ends) {
             match &job.hold {
-                _ if *end == End::Busy => {}
+                _ if matches!(end, End::Busy | End::Returned(_)) => {}
                 Hold::Delivery(delivery) => {
                     let receipt = delivery.in_store.filter(|receipt| receipt.store == here);
                     meta.settled.extend(receipt.map(Settled::Queued));

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hapax_core::{
-    BoxError, Code, ConsumerName, ConsumerStore, Error, ErrorKind, Event, Format, InstanceId, Message, Part,
-    Payload, Retry, Source, Verdict,
+    BoxError, Code, ConsumerName, ConsumerStore, Destination, Error, ErrorKind, Event, Format, InstanceId,
+    Message, Part, Payload, Retry, Source, Verdict,
 };
 use tokio::sync::{RwLock, Semaphore};
 use tokio::task::JoinSet;
@@ -204,6 +204,14 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
     /// What becomes of a copy whose payload differs. Default: counted and warned of.
     pub fn other_payload(mut self, policy: OtherPayload) -> Self {
         self.settings.other_payload = policy;
+        self
+    }
+
+    /// Publishes a copy of each dead letter besides, through the outbox, for tools that work on a broker's
+    /// queue. The letter itself stays in the store. A copy that comes back to this consumer's source with its
+    /// headers is a redrive, as long as the letter is set aside.
+    pub fn dead_letters_to(mut self, destination: Destination) -> Self {
+        self.settings.dead_letters_to = Some(destination);
         self
     }
 

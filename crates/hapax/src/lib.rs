@@ -4,6 +4,7 @@ mod attempt;
 mod boxed;
 mod brake;
 mod consumer;
+mod copies;
 mod fetch;
 mod handler;
 mod health;

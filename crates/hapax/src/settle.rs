@@ -17,6 +17,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     pub(crate) async fn conclude(&self, worker: &mut Worker<R>, jobs: Vec<Job<R>>, ends: Vec<End>) {
         let mut settlements: Vec<Settlement<R>> = Vec::with_capacity(jobs.len());
         let mut slots = Vec::with_capacity(jobs.len());
+        let mut not_redriven = Vec::new();
         let here = self.store.instance();
         for (mut job, end) in jobs.into_iter().zip(ends) {
             if end == End::Busy {
@@ -25,15 +26,26 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 worker.busy.push(job);
                 continue;
             }
+            if let End::Returned(number) = end
+                && let Err(error) = self.redrive_returned(&job, number).await
+            {
+                warn!(consumer = %self.consumer, %number, %error, "a dead letter that came back was not redriven; it comes again");
+                not_redriven.push(job);
+                continue;
+            }
             self.count(&job, &end);
             if let Hold::Delivery(delivery) = job.hold {
                 let inside = delivery.in_store.is_some_and(|receipt| receipt.store == here);
-                settlements.push(if inside { delivery.acked_in_store() } else { delivery.ack() });
+                let is_settled = inside && !matches!(end, End::Returned(_));
+                settlements.push(if is_settled { delivery.acked_in_store() } else { delivery.ack() });
             }
             slots.push(job.slot);
         }
         self.settle(settlements).await;
         drop(slots);
+        if !not_redriven.is_empty() {
+            self.hand_back(not_redriven).await;
+        }
     }
 
     fn count(&self, job: &Job<R>, end: &End) {
@@ -48,7 +60,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                     metrics::without_sent_at(&self.consumer, 1);
                 }
             }
-            End::Duplicate => {
+            End::Duplicate | End::Returned(_) => {
                 vitals.duplicates.fetch_add(1, SeqCst);
                 metrics::ended(&self.consumer, "duplicate", 1);
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hapax_core::{BoxError, ConsumerName, Retry, Store, Verdict};
+use hapax_core::{BoxError, ConsumerName, Destination, Retry, Store, Verdict};
 use tokio::sync::RwLock;
 use tokio_util::sync::CancellationToken;
 
@@ -95,6 +95,7 @@ pub(crate) struct Settings {
     pub(crate) drain: Duration,
     pub(crate) until_idle: Option<Duration>,
     pub(crate) janitor: bool,
+    pub(crate) dead_letters_to: Option<Destination>,
 }
 
 impl Default for Settings {
@@ -112,6 +113,7 @@ impl Default for Settings {
             drain: Duration::from_secs(25),
             until_idle: None,
             janitor: true,
+            dead_letters_to: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The relay over the memory store and broker.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
 use std::time::Duration;
 
 use hapax::{
@@ -258,7 +260,7 @@ async fn case_30_several_relays_keep_the_order_of_each_key() {
         published += relay.stop().await.published;
     }
     assert_eq!(published, 2_000, "nobody else publishes what one has");
-    let mut last = vec![-1; 16];
+    let mut last = [-1; 16];
     for body in bodies(&broker, "paid") {
         let number: i32 = body.parse().unwrap();
         let key = usize::try_from(number % keys).unwrap();

@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use hapax::sql::{Migration, SqlStore};
-use hapax::{Code, Error, ErrorKind, Health, Summary};
+use hapax::{Code, Error, ErrorKind, Health, Relay, RelaySummary, Summary};
 use serde::Serialize;
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::relay::{LAST_LOOK, left};
+use crate::admin::Desk;
 use crate::args::Run;
 use crate::config::Config;
 use crate::config::log::LogFormat;
@@ -20,6 +22,7 @@ use crate::config::store::Migrate;
 use crate::consume::{Configured, at_source, build, check_source, open_source, parts};
 use crate::open::{self, Missing, with_store};
 use crate::out::say;
+use crate::relay::relay_of;
 use crate::sql::SqlTarget;
 use crate::trouble::Trouble;
 use crate::{admin, logs, progress, shutdown};
@@ -110,16 +113,48 @@ async fn consume<D: SqlTarget>(
     }
     let healths: Vec<_> =
         consumers.iter().map(|(name, consumer)| (name.clone(), consumer.health())).collect();
+    // What an earlier configuration published is published all the same.
+    let has_work = config.publishes() || left(store).await? > 0;
+    let relay = if has_work { Some(relay_of(config, store)?) } else { None };
     let done = CancellationToken::new();
-    admin::serve(&config.admin, admin::recorder()?, healths.clone(), done.clone()).await?;
+    let desk = Desk::new(healths.clone(), relay.as_ref().map(Relay::health));
+    admin::serve(&config.admin, admin::recorder()?, desk, done.clone()).await?;
     let shown = show_progress(config.log.format, healths, done.clone());
-    let ended = run_all(config, consumers, shutdown::on_signal()).await;
+    let signal = shutdown::on_signal();
+    let relaying = relay.map(|relay| tokio::spawn(relay.run_until(done.clone().cancelled_owned())));
+    let ended = run_all(config, consumers, signal.clone()).await;
     done.cancel();
+    if let Some(relaying) = relaying {
+        end_relay(config, store, relaying, &signal).await?;
+    }
     if let Some(shown) = shown {
         let _ = shown.await; // a spinner that panicked is no reason to fail
     }
     print_summary(&ended?, args.json);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for the relay; where the run ended by itself, what its last messages published goes out as well.
+async fn end_relay<D: SqlTarget>(
+    config: &Config,
+    store: &SqlStore<D>,
+    relaying: JoinHandle<Result<RelaySummary, Error>>,
+    signal: &CancellationToken,
+) -> Result<(), Trouble> {
+    if let Ok(ended) = relaying.await {
+        ended?;
+    }
+    if signal.is_cancelled() {
+        return Ok(());
+    }
+    let last = relay_of(config, store)?.until_idle(LAST_LOOK);
+    // A broker that is away must not hold up the end for ever.
+    let _ = tokio::time::timeout(config.admin.drain, last.run_until(signal.clone().cancelled_owned())).await;
+    let left = left(store).await?;
+    if left > 0 {
+        warn!("{left} messages are still in the outbox; `hapax outbox list` tells why");
+    }
+    Ok(())
 }
 
 /// Each worker keeps a connection, and the consumers share the store's.

@@ -18,17 +18,9 @@ pub(crate) fn unavailable(config: &Config) -> Vec<Problem> {
     );
     for consumer in config.consumers.values() {
         found.extend(strategy(consumer));
-        found.extend(consumer.dead_letters.as_ref().map(|dead_letters| {
-            let cure = "Remove it: dead letters are kept in the store, see `hapax dead list`.";
-            refuse(dead_letters.to.place, "publishing a copy of dead letters (`dead_letters.to`)", cure)
-        }));
         for handler in consumer.on.values() {
             found.extend(handler.http.as_ref().map(|http| {
                 refuse(http.place, "a handler that calls HTTP", "Use SQL statements, or the library.")
-            }));
-            found.extend(handler.publish.iter().map(|publish| {
-                let cure = "Write the event into a table of your own with an SQL statement.";
-                refuse(publish.to.place, "publishing from a handler", cure)
             }));
         }
     }

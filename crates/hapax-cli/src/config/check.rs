@@ -33,12 +33,8 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
 
 /// What is worth knowing although the program runs.
 pub(super) fn notes(config: &Config) -> Vec<Problem> {
-    let relay = config.relay.is_written().then(|| {
-        Problem::new(Code::NotAvailable, config.relay.place, "`relay` is not used by this release")
-            .help("It can stay: a later release publishes the outbox by it.")
-    });
     let prefetch = config.consumers.values().filter_map(small_prefetch);
-    relay.into_iter().chain(prefetch).map(Problem::into_note).collect()
+    prefetch.map(Problem::into_note).collect()
 }
 
 fn wrong(place: Place, message: impl Into<String>, help: impl Into<String>) -> Problem {
@@ -130,7 +126,8 @@ fn always(consumer: &Consumer) -> Option<Problem> {
 }
 
 fn publishes(config: &Config, handler: &Handler) -> Vec<Problem> {
-    handler.publish.iter().filter_map(|publish| unknown_broker(config, &publish.to.broker)).collect()
+    let brokers = handler.publish.iter().filter_map(|publish| publish.to.value.broker.as_ref());
+    brokers.filter_map(|broker| unknown_broker(config, broker)).collect()
 }
 
 /// A handler does something, and either in the transaction or over HTTP.

@@ -11,7 +11,7 @@ use super::problem::{Place, Placed, Problem};
 use super::read::{Choice, Table, Value};
 use super::secret::{Secret, SecretUrl};
 use crate::statement::Statement;
-use hapax::Code;
+use hapax::{Code, Destination};
 
 /// A handler: SQL statements and publishes in the inbox's transaction, or one HTTP call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +76,10 @@ pub(crate) struct Publish {
 /// Where a message is published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
-    /// The broker's name under `[brokers]`.
-    pub broker: Placed<String>,
+    /// The broker's name under `[brokers]`; none for an embedded queue, in the store itself.
+    pub broker: Option<Placed<String>>,
+    /// The queue, by its name.
+    pub queue: Option<String>,
     /// RabbitMQ: the exchange; empty for the default exchange, which routes to the queue named by the key.
     pub exchange: String,
     /// RabbitMQ: the routing key.
@@ -287,14 +289,38 @@ impl Publish {
 }
 
 impl Target {
+    /// As the outbox keeps it: an embedded queue belongs to the broker without a name.
+    pub(crate) fn destination(&self) -> Destination {
+        let broker = self.broker.as_ref().map_or("", |broker| broker.value.as_str());
+        let destination = match (&self.queue, &self.topic) {
+            (Some(queue), _) => Destination::queue(queue),
+            (None, Some(topic)) => Destination::exchange(topic, ""),
+            (None, None) => Destination::exchange(&self.exchange, &self.routing_key),
+        };
+        destination.on(broker)
+    }
+
     fn read(table: &mut Table<'_>) -> Option<Self> {
-        let cure = "Name a broker of `[brokers]`.";
-        let broker = table.required("broker", cure, |value| value.placed(Value::name));
+        const FORMS: &str = "Write `{ broker = …, exchange = …, routing_key = … }`, `{ broker = …, queue = … }`, or \
+                             `{ queue = … }` for an embedded queue.";
+        let before = table.problems();
+        let broker = table.optional("broker", |value| value.placed(Value::name));
         let text = |value: &Value<'_>| value.text().map(|text| text.value);
+        let queue = table.optional("queue", Value::name);
         let exchange = table.or("exchange", String::new(), text);
         let routing_key = table.or("routing_key", String::new(), text);
         let topic = table.optional("topic", Value::name);
-        Some(Self { broker: broker?, exchange, routing_key, topic })
+        if table.problems() > before {
+            return None; // a key that could not be read would be taken for one that is missing
+        }
+        let is_routed = !exchange.is_empty() || !routing_key.is_empty();
+        let forms = [queue.is_some(), topic.is_some(), is_routed];
+        let is_clear = forms.into_iter().filter(|form| *form).count() == 1;
+        if !is_clear || (broker.is_none() && queue.is_none()) {
+            table.wrong("mixes or lacks the keys that a destination is told by", FORMS);
+            return None;
+        }
+        Some(Self { broker, queue, exchange, routing_key, topic })
     }
 }
 

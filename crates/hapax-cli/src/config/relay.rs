@@ -1,5 +1,7 @@
 //! `[relay]`: how rows of the outbox are published.
 
+use std::time::Duration;
+
 use super::read::{Choice, Value};
 
 /// What happens behind a row that keeps failing.
@@ -25,11 +27,13 @@ pub(crate) struct Relay {
     pub on_failure: OnFailure,
     /// The number of failures after which a row is parked.
     pub park_after: u32,
+    /// How long a row is kept after it was published; none removes it at once.
+    pub keep_sent: Option<Duration>,
 }
 
 impl Default for Relay {
     fn default() -> Self {
-        Self { batch: 100, on_failure: OnFailure::default(), park_after: 20 }
+        Self { batch: 100, on_failure: OnFailure::default(), park_after: 20, keep_sent: None }
     }
 }
 
@@ -41,6 +45,7 @@ impl Relay {
                 batch: table.or("batch", default.batch, |value| value.integer(1, 10_000)),
                 on_failure: table.or("on_failure", default.on_failure, Value::choice),
                 park_after: table.or("park_after", default.park_after, |value| value.integer(1, 1_000_000)),
+                keep_sent: table.optional("keep_sent", Value::positive_duration),
             })
         })
     }

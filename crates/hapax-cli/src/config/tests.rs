@@ -131,7 +131,7 @@ fn the_documented_configuration_is_read_whole() {
     assert_eq!(http.retry_on.len(), 4);
     assert_eq!(config.admin.listen.as_deref().map(ToString::to_string).as_deref(), Some("127.0.0.1:9464"));
 
-    assert_eq!(config.notes().len(), 1, "the relay");
+    assert!(config.notes().is_empty());
     assert!(!format!("{config:#?}").contains("hunter2"));
 }
 
@@ -145,8 +145,8 @@ fn what_this_release_cannot_do_is_refused_all_at_once() {
     let report = config.origin.report(unavailable(&config)).expect("refusals");
     let lines: Vec<_> =
         report.problems().map(|located| located.line_and_column().expect("a place").0).collect();
-    // Kafka, `dead_letters.to`, the publish, `strategy = "eager"`, the HTTP call: as the file has them.
-    assert_eq!(lines, [20, 45, 56, 65, 67], "{}", render(&report));
+    // Kafka, `strategy = "eager"`, the HTTP call: as the file has them.
+    assert_eq!(lines, [20, 65, 67], "{}", render(&report));
     assert!(report.problems().all(|located| located.problem().code == Code::NotAvailable));
     for strategy in ["lazy", "natural", "eager"] {
         let config =

@@ -6,6 +6,7 @@ use hapax::sql::{SqlStore, SqlTx};
 use hapax::{Body, Code, Failure, Fault, Handler, Message, Pointer};
 use serde_json::value::RawValue;
 
+use super::publish::Publishing;
 use super::target::{Proven, SqlTarget};
 use crate::config::handler::OnMismatch;
 use crate::config::parameter::{Bound, Parameter};
@@ -18,17 +19,22 @@ pub(crate) struct Step {
     pub(crate) on_mismatch: OnMismatch,
 }
 
-/// Statements with their parameters.
+/// Statements and publishes with their parameters.
 #[derive(Debug)]
 pub(crate) struct SqlHandler {
     parameters: Vec<(Parameter, Pointer)>,
     steps: Arc<[Step]>,
+    publishes: Arc<[Publishing]>,
 }
 
 impl SqlHandler {
     /// A handler whose statements are proven.
-    pub(crate) fn new(parameters: Vec<(Parameter, Pointer)>, steps: Vec<Step>) -> Self {
-        Self { parameters, steps: steps.into() }
+    pub(crate) fn new(
+        parameters: Vec<(Parameter, Pointer)>,
+        steps: Vec<Step>,
+        publishes: Vec<Publishing>,
+    ) -> Self {
+        Self { parameters, steps: steps.into(), publishes: publishes.into() }
     }
 
     /// The parameters' values; a payload that does not fit them is set aside.
@@ -51,6 +57,9 @@ impl<D: SqlTarget> Handler<SqlStore<D>, Body> for SqlHandler {
         for (number, step) in self.steps.iter().enumerate() {
             let rows = D::run_statement(tx.conn(), &step.statement, &values).await.map_err(verdict)?;
             check_rows(number + 1, step, rows)?;
+        }
+        for publishing in self.publishes.iter() {
+            tx.publish(publishing.publication(&values))?;
         }
         Ok(())
     }

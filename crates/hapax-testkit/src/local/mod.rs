@@ -8,7 +8,9 @@
 
 pub(crate) mod child;
 pub(crate) mod daemon;
+pub(crate) mod mongod;
 pub(crate) mod node;
+pub(crate) mod op_msg;
 pub(crate) mod port;
 pub(crate) mod postmaster;
 pub(crate) mod probe;

@@ -2,15 +2,18 @@
 //!
 //! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
 //! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ
-//! the greeting.
+//! the greeting, to MongoDB the question who it is.
 
 use std::{
     io::{self, Read, Write},
-    net::TcpStream,
+    net::{SocketAddr, TcpStream},
     time::Duration,
 };
 
-use super::url::ServerUrl;
+use super::{
+    op_msg::{Answer, Bson, command},
+    url::ServerUrl,
+};
 
 /// How long one step of an exchange may take; a local server needs milliseconds.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -81,6 +84,20 @@ pub(crate) fn rabbitmq(url: &str) -> Result<(), Unready> {
         [1, 0, 0, _, _, _, _, 0, 10, 0, 10] => Ok(()),
         _ => Err(not_its_protocol("AMQP 0.9.1")),
     }
+}
+
+/// Asks the MongoDB at `url` whether it is the primary of a replica set: only there are transactions.
+pub(crate) fn mongodb(url: &str) -> Result<(), Unready> {
+    let hello = hello(ServerUrl::parse(url)?.address()?)?;
+    if hello.text("setName").is_some() && hello.is_true("isWritablePrimary") {
+        return Ok(());
+    }
+    Err(Unready::Refused("it is not the primary of a replica set".into()))
+}
+
+/// Asks a MongoDB who it is.
+pub(crate) fn hello(address: SocketAddr) -> io::Result<Answer> {
+    command(address, "admin", Bson::default().int("hello", 1))
 }
 
 fn connect(url: &ServerUrl<'_>) -> io::Result<TcpStream> {

@@ -33,7 +33,11 @@ impl<'a> ServerUrl<'a> {
 
     /// The server's address, with the scheme's usual port if the URL names none.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        let usual = if self.scheme.starts_with("amqp") { 5672 } else { 5432 };
+        let usual = match self.scheme {
+            "amqp" | "amqps" => 5672,
+            "mongodb" => 27017,
+            _ => 5432,
+        };
         // What follows the last colon is a port only if it is a number: `[::1]` has colons, too.
         let has_port = self.authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let host = if has_port { self.authority.to_owned() } else { format!("{}:{usual}", self.authority) };
@@ -84,6 +88,7 @@ mod tests {
         assert_eq!(url.address()?, "127.0.0.1:5672".parse().unwrap());
         assert_eq!(ServerUrl::parse("amqp://[::1]:5673/%2f")?.address()?, "[::1]:5673".parse().unwrap());
         assert_eq!(ServerUrl::parse("amqp://[::1]/%2f")?.address()?, "[::1]:5672".parse().unwrap());
+        assert_eq!(ServerUrl::parse("mongodb://[::1]/")?.address()?, "[::1]:27017".parse().unwrap());
         assert!(ServerUrl::parse("localhost:5432").is_err());
         Ok(())
     }

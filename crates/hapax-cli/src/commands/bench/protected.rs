@@ -137,7 +137,7 @@ async fn sql_handler<D: Arena>(ground: &Ground<D>) -> Result<SqlHandler, Trouble
         let pointer: Pointer = parameter.json.as_str().parse().map_err(defect)?;
         Ok((parameter, pointer))
     });
-    Ok(SqlHandler::new(pointed.collect::<Result<_, Error>>()?, steps))
+    Ok(SqlHandler::new(pointed.collect::<Result<_, Error>>()?, steps, Vec::new()))
 }
 
 async fn prove<D: Arena>(ground: &Ground<D>, sql: Sql, parameters: &[Parameter]) -> Result<Step, Error> {

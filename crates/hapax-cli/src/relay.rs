@@ -1,0 +1,37 @@
+//! Makes a relay of what the configuration says.
+
+use hapax::sql::{Dialect, SqlStore};
+use hapax::{OnFailure, Relay, Retry};
+
+use crate::config::Config;
+use crate::config::broker::Connection;
+use crate::config::relay::OnFailure as Policy;
+use crate::open::placed;
+use crate::trouble::Trouble;
+
+/// A relay to every broker of the file; the one without a name is the store's own queues.
+pub(crate) fn relay_of<D: Dialect>(
+    config: &Config,
+    store: &SqlStore<D>,
+) -> Result<Relay<SqlStore<D>>, Trouble> {
+    let settings = &config.relay;
+    let mut relay = Relay::new(store.clone(), store.queues())
+        .batch(usize::try_from(settings.batch).unwrap_or(usize::MAX))
+        .retry(Retry::exponential().attempts(settings.park_after))
+        .on_failure(match settings.on_failure {
+            Policy::Block => OnFailure::Block,
+            Policy::Skip => OnFailure::Skip,
+        });
+    if let Some(keep) = settings.keep_sent {
+        relay = relay.keep_sent(keep);
+    }
+    for (name, broker) in &config.brokers {
+        #[cfg(feature = "rabbitmq")]
+        if let Connection::RabbitMq(rabbit) = &broker.connection {
+            let connection =
+                crate::consume::rabbit_of(rabbit).map_err(|error| placed(config, &rabbit.url, error))?;
+            relay = relay.broker(name, connection.publisher());
+        }
+    }
+    Ok(relay)
+}

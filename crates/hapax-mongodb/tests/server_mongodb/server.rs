@@ -1,0 +1,6 @@
+mod broken;
+mod claims;
+mod connect;
+mod ground;
+mod inside;
+mod private;
