@@ -2,6 +2,7 @@
 
 mod desk;
 mod machine;
+mod mongodb;
 mod saga;
 mod sqlite;
 
@@ -12,6 +13,7 @@ use hapax::{
     BoxError, BoxSource, Consumer, ConsumerName, ConsumerStore, Janitor, Keep, Outbox, Relay, SqliteStore,
     Transaction,
 };
+use hapax_mongodb::MongoStore;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{self, Entry, Movement};
@@ -83,7 +85,13 @@ pub(crate) async fn run(args: &ServiceArgs) -> Result<(), BoxError> {
             let queue = store.queue(TRANSFERS.queue);
             serve(args, store, args.embedded(queue)).await
         }
-        _ => Err("the transfer service's --store is a sqlite: URL".into()),
+        Some("mongodb" | "mongodb+srv") => {
+            let store = MongoStore::connect(&args.store).await?;
+            store.migrate().await?;
+            mongodb::create_collections(&args.store).await?;
+            serve(args, store, None).await
+        }
+        _ => Err("the transfer service's --store is a mongodb: or sqlite: URL".into()),
     }
 }
 

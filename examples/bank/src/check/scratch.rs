@@ -70,6 +70,12 @@ impl Scratch {
             let name = self.accounts.rsplit('/').next().and_then(|name| name.split('?').next());
             run(server, format!("DROP DATABASE {} WITH (FORCE)", name.unwrap_or_default())).await?;
         }
+        if self.transfers.starts_with("mongodb") {
+            let client = hapax_mongodb::mongodb::Client::with_uri_str(&self.transfers).await?;
+            if let Some(database) = client.default_database() {
+                database.drop().await?;
+            }
+        }
         Ok(())
     }
 }
