@@ -47,7 +47,8 @@ pub(crate) async fn run(args: &CheckArgs) -> Result<bool, BoxError> {
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
     let scratch = Scratch::create(&args.servers).await?;
     let CheckArgs { transfers, duplicates, kills, .. } = *args;
-    let trial = Trial { duplicates, kills, seed, shows_progress: !args.json, ..Trial::of(transfers) };
+    let (patience, shows_progress) = (scratch.patience(), !args.json);
+    let trial = Trial { duplicates, kills, seed, patience, shows_progress, ..Trial::of(transfers) };
     if !args.json {
         eprintln!("{scratch}; seed {seed}");
     }

@@ -30,8 +30,8 @@ const CLOSED: usize = 8;
 const CUSTOMERS: usize = 8;
 /// How long a customer waits before asking again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long a customer goes on asking.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long a customer goes on asking for one transfer.
+const PATIENCE: Duration = Duration::from_mins(3);
 
 /// One transfer that is to be asked for.
 #[derive(Clone, Debug)]
@@ -39,6 +39,7 @@ struct Wish {
     key: String,
     body: String,
     is_repeated: bool,
+    asked_since: Option<Instant>,
 }
 
 /// All that is to be asked for, and how far it has got.
@@ -58,7 +59,7 @@ impl Load {
             let amount = Money(random.i64(1..=LARGEST));
             let body = json!({ "from": name(from), "to": name(to), "amount": amount }).to_string();
             let key = format!("{:032x}", random.u128(..));
-            Wish { key, body, is_repeated: random.f64() < repeated }
+            Wish { key, body, is_repeated: random.f64() < repeated, asked_since: None }
         });
         let wishes = Mutex::new(wishes.collect());
         Self { accounts, wishes, accepted: Mutex::default(), asked: AtomicUsize::new(0) }
@@ -80,12 +81,16 @@ impl Load {
         transfers: SocketAddr,
         accounts: SocketAddr,
     ) -> Result<(), BoxError> {
+        let begun = Instant::now();
         for number in 0..self.accounts {
             let opening = json!({ "balance": BALANCE, "closed": number % CLOSED == CLOSED - 1 });
-            let request = || put(&format!("/accounts/{}", name(number)), &opening);
-            until_taken(accounts, request).await?;
+            while taken(accounts, put(&format!("/accounts/{}", name(number)), &opening)?).await?.is_none() {
+                if begun.elapsed() > PATIENCE {
+                    return Err("the account service does not answer".into());
+                }
+                tokio::time::sleep(AGAIN).await;
+            }
         }
-        let begun = Instant::now();
         loop {
             if moving(transfers).await.is_some_and(|moving| moving.accounts >= self.accounts) {
                 return Ok(());
@@ -110,12 +115,22 @@ impl Load {
         Ok(())
     }
 
+    /// A transfer that is not accepted now is asked for again later, after others: whoever was killed with a request in
+    /// hand may hold its key until the database has given him up.
     async fn ask_one_by_one(&self, transfers: SocketAddr) -> Result<(), BoxError> {
         loop {
             let wish = self.wishes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            let Some(wish) = wish else { return Ok(()) };
-            let id = ask_for(transfers, &wish).await?;
-            if wish.is_repeated && ask_for(transfers, &wish).await? != id {
+            let Some(mut wish) = wish else { return Ok(()) };
+            let Some(id) = ask_for(transfers, &wish).await? else {
+                let since = *wish.asked_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > PATIENCE {
+                    return Err(format!("a transfer was not accepted within {PATIENCE:?}").into());
+                }
+                self.wishes.lock().unwrap_or_else(PoisonError::into_inner).push_back(wish);
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            };
+            if wish.is_repeated && ask_for(transfers, &wish).await?.is_some_and(|again| again != id) {
                 return Err(format!("one Idempotency-Key led to two transfers, {id} is one of them").into());
             }
             self.accepted.lock().unwrap_or_else(PoisonError::into_inner).push(id);
@@ -128,34 +143,24 @@ fn name(number: usize) -> String {
     format!("account-{number}")
 }
 
-/// Asks under the same key until it is accepted, and answers with the transfer's id.
-async fn ask_for(transfers: SocketAddr, wish: &Wish) -> Result<String, BoxError> {
-    let request = || post("/transfers", Some(&wish.key), wish.body.clone());
-    let answer = until_taken(transfers, request).await?;
+/// Asks for a transfer and answers with its id, unless it cannot be accepted now.
+async fn ask_for(transfers: SocketAddr, wish: &Wish) -> Result<Option<String>, BoxError> {
+    let Some(answer) = taken(transfers, post("/transfers", Some(&wish.key), wish.body.clone())?).await?
+    else {
+        return Ok(None);
+    };
     let transfer: Value = serde_json::from_slice(&answer.body)?;
-    Ok(transfer["id"].as_str().ok_or("a transfer has no id")?.to_owned())
+    Ok(Some(transfer["id"].as_str().ok_or("a transfer has no id")?.to_owned()))
 }
 
-/// Asks again as long as nobody answers, or the answer is that it is not possible now.
-async fn until_taken(
-    server: SocketAddr,
-    request: impl Fn() -> Result<Request<Full<Bytes>>, BoxError>,
-) -> Result<Answer, BoxError> {
-    let begun = Instant::now();
-    loop {
-        match send(server, request()?).await {
-            Ok(answer) if answer.status.is_success() => return Ok(answer),
-            Ok(answer)
-                if !matches!(answer.status, StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE) =>
-            {
-                return Err(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)).into());
-            }
-            Ok(answer) if begun.elapsed() > PATIENCE => {
-                return Err(format!("not accepted within {PATIENCE:?}: {}", answer.status).into());
-            }
-            Err(error) if begun.elapsed() > PATIENCE => return Err(error),
-            Ok(_) | Err(_) => tokio::time::sleep(AGAIN).await,
+/// The answer, if somebody answers and it is not that it is impossible now.
+async fn taken(server: SocketAddr, request: Request<Full<Bytes>>) -> Result<Option<Answer>, BoxError> {
+    match send(server, request).await {
+        Ok(answer) if answer.status.is_success() => Ok(Some(answer)),
+        Ok(Answer { status: StatusCode::CONFLICT | StatusCode::SERVICE_UNAVAILABLE, .. }) | Err(_) => {
+            Ok(None)
         }
+        Ok(answer) => Err(format!("{}: {}", answer.status, String::from_utf8_lossy(&answer.body)).into()),
     }
 }
 

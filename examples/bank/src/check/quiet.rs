@@ -40,13 +40,13 @@ pub(crate) async fn until_quiet(
             let enough = match (moving.moving, is_done) {
                 (0, true) => CALM,
                 (_, true) => patience,
-                (_, false) => GIVEN_UP,
+                (_, false) => patience.max(GIVEN_UP),
             };
             if since.elapsed() >= enough {
                 return Ok(());
             }
         }
-        if since.elapsed() >= GIVEN_UP {
+        if since.elapsed() >= patience.max(GIVEN_UP) {
             return Ok(()); // what does not answer is stuck, and the audit says so
         }
         tokio::time::sleep(LOOK).await;

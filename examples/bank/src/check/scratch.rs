@@ -1,6 +1,7 @@
 //! Where a trial takes place: databases and an exchange of its own, gone afterwards.
 
 use std::fmt;
+use std::time::Duration;
 
 use hapax::BoxError;
 use hapax::sqlx::{self, AssertSqlSafe, Connection as _, PgConnection};
@@ -59,6 +60,12 @@ impl Scratch {
         }
         scratch.broker = servers.rabbitmq.clone().map(|url| (url, name));
         Ok(scratch)
+    }
+
+    /// How long nothing may happen until nothing will. MongoDB keeps the transactions of a client that was killed for
+    /// a minute, and what was claimed in them is busy for as long.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(if self.transfers.starts_with("mongodb") { 90 } else { 15 })
     }
 
     /// Removes all of it.
