@@ -72,6 +72,22 @@ pub(crate) trait Accounts: Transaction {
     fn noted(&mut self, id: &str) -> impl Future<Output = hapax::Result<bool>> + Send;
 }
 
+/// The second line of defence, and the first one of the hand-built consumer: `bank break` takes them away.
+pub(crate) const INDEXES: [&str; 2] = [
+    "CREATE UNIQUE INDEX IF NOT EXISTS ledger_once ON ledger (transfer_id, kind)",
+    "CREATE UNIQUE INDEX IF NOT EXISTS processed_once ON processed_messages (message_id)",
+];
+
+/// Creates the tables and indexes that are not there.
+pub(crate) async fn create_books(url: &str) -> Result<(), BoxError> {
+    if url.starts_with("sqlite:") {
+        sqlite::books::create_tables(url).await?;
+    } else {
+        postgres::books::create_tables(url).await?;
+    }
+    Ok(())
+}
+
 /// A store that can keep accounts.
 pub(crate) trait AccountStore: ConsumerStore<Tx: Accounts> + Outbox {}
 
@@ -89,14 +105,14 @@ pub(crate) async fn run(args: &AccountArgs) -> Result<(), BoxError> {
         Some("sqlite") => {
             let store = SqliteStore::connect(url).await?;
             store.migrate().await?;
-            sqlite::books::create_tables(url).await?;
+            create_books(url).await?;
             let queue = store.queue(ACCOUNTS.queue);
             serve(args, store, args.service.embedded(queue)).await
         }
         Some("postgres" | "postgresql") => {
             let store = PgStore::connect(url).await?;
             store.migrate().await?;
-            postgres::books::create_tables(url).await?;
+            create_books(url).await?;
             serve(args, store, None).await
         }
         _ => Err("the account service's --store is a postgres: or sqlite: URL".into()),

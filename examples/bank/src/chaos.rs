@@ -90,10 +90,10 @@ mod tests {
     use hapax::{Code, Envelope, ErrorKind};
 
     /// Notes what it is given; refuses what is called `bad`.
-    #[derive(Default)]
-    struct Notes(Mutex<Vec<String>>);
+    #[derive(Clone, Default)]
+    struct Notes(Arc<Mutex<Vec<String>>>);
 
-    impl Publisher for Arc<Notes> {
+    impl Publisher for Notes {
         async fn publish(&self, messages: Vec<Outgoing>) -> Vec<Result<(), Error>> {
             let mut notes = self.0.lock().unwrap();
             let answer = |message: Outgoing| {
@@ -115,8 +115,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn everything_is_published_some_of_it_twice_and_in_another_order() {
-        let notes = Arc::new(Notes::default());
-        let chaos = Chaos::new(Arc::clone(&notes), 0.3, 7);
+        let notes = Notes::default();
+        let chaos = Chaos::new(notes.clone(), 0.3, 7);
         let names: Vec<String> = (0..200).map(|number| number.to_string()).collect();
         let answers = chaos.publish(names.iter().map(message).collect()).await;
         assert!(answers.iter().all(Result::is_ok));
@@ -130,7 +130,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_answer_is_its_own_messages() {
-        let chaos = Chaos::new(Arc::new(Notes::default()), 0.5, 7);
+        let chaos = Chaos::new(Notes::default(), 0.5, 7);
         let names = ["a", "bad", "b", "c", "bad", "d"];
         let answers = chaos.publish(names.iter().map(|name| message(*name)).collect()).await;
         for (name, answer) in names.iter().zip(answers) {

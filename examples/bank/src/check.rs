@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use hapax::BoxError;
 
-use scratch::{Scratch, Servers};
-use trial::Trial;
+pub(crate) use audit::Findings;
+pub(crate) use scratch::{Scratch, Servers};
+pub(crate) use trial::{Trial, Victim};
 
 /// What is tried, and where.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,6 +37,7 @@ pub(crate) struct CheckArgs {
     servers: Servers,
 }
 
+/// Reads a share.
 pub(crate) fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
     share.ok_or_else(|| "a share is a number from 0 to 1".to_owned())

@@ -18,6 +18,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
+    #[allow(dead_code, reason = "the tests look at it")]
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
 }

@@ -8,6 +8,7 @@
 //! `docs/bank.md` walks through it.
 
 mod accounts;
+mod breaking;
 mod chaos;
 mod check;
 mod client;
@@ -40,6 +41,8 @@ enum Command {
     AccountService(accounts::AccountArgs),
     /// Makes transfers while messages are duplicated and services killed, and counts the money.
     Check(check::CheckArgs),
+    /// Does the same with one defence after another taken away, and shows what it cost.
+    Break(breaking::BreakArgs),
 }
 
 #[tokio::main]
@@ -50,6 +53,7 @@ async fn main() -> ExitCode {
         Command::TransferService(args) => transfers::run(&args).await.map(|()| true),
         Command::AccountService(args) => accounts::run(&args).await.map(|()| true),
         Command::Check(args) => check::run(&args).await,
+        Command::Break(args) => breaking::run(&args).await,
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,

@@ -4,8 +4,8 @@
 use hapax::sqlx::{self, Connection as _};
 use hapax::{Code, Error, ErrorKind};
 
-use super::super::Accounts;
 use super::super::account::Fact;
+use super::super::{Accounts, INDEXES};
 use super::{Connection, Tx};
 use crate::events::{Entry, Movement};
 use crate::money::Money;
@@ -28,19 +28,13 @@ const TABLES: &str = "
     CREATE TABLE IF NOT EXISTS processed_messages (message_id TEXT NOT NULL);
 ";
 
-/// The second line of defence, and the hand-built consumer's first one: `bank break` takes them away.
-pub(crate) const INDEXES: [(&str, &str); 2] = [
-    ("ledger_once", "CREATE UNIQUE INDEX IF NOT EXISTS ledger_once ON ledger (transfer_id, kind)"),
-    ("processed_once", "CREATE UNIQUE INDEX IF NOT EXISTS processed_once ON processed_messages (message_id)"),
-];
-
 /// Creates what is not there. Indexes only along with their tables, so that one that was taken away stays away.
 pub(crate) async fn create_tables(url: &str) -> Result<(), sqlx::Error> {
     let mut database = Connection::connect(url).await?;
     if sqlx::query("SELECT 1 FROM ledger").fetch_optional(&mut database).await.is_err() {
         let mut tx = database.begin().await?;
         sqlx::raw_sql(TABLES).execute(&mut *tx).await?;
-        for (_, create) in INDEXES {
+        for create in INDEXES {
             sqlx::raw_sql(create).execute(&mut *tx).await?;
         }
         tx.commit().await?;

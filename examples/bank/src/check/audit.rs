@@ -1,6 +1,6 @@
 //! The audit: every cent is where it belongs, or is missing, or was invented.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -25,6 +25,10 @@ pub(crate) struct Findings {
     pub(crate) compensated: usize,
     pub(crate) money_before: i64,
     pub(crate) money_after: i64,
+    /// What was given more often than once.
+    pub(crate) invented: i64,
+    /// What was taken more often than once, or taken and never given.
+    pub(crate) missing: i64,
     /// Movements that were made more than once, or that nobody asked for.
     pub(crate) doubled: usize,
     /// Transfers that were accepted and are gone, or have ended without a movement that they needed.
@@ -37,9 +41,11 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
-    /// Whether every transfer was completed, or failed with its money returned, and no cent is too many or missing.
+    /// Whether every transfer was completed, or failed with its money returned, and no cent is too many or missing: by
+    /// the balances, and by the ledger.
     pub(crate) fn is_clean(&self) -> bool {
         self.money_before == self.money_after
+            && (self.invented, self.missing) == (0, 0)
             && (self.doubled, self.lost, self.stuck) == (0, 0, 0)
             && self.completed + self.failed == self.transfers
     }
@@ -87,35 +93,63 @@ async fn fetch<T: DeserializeOwned>(server: SocketAddr, path: &str) -> Result<T,
 }
 
 fn compare(transfers: &[Transfer], ledger: &[Movement], accepted: &[String]) -> Findings {
-    let mut made: HashMap<&str, BTreeMap<Entry, usize>> = HashMap::new();
+    let mut made: HashMap<&str, Vec<&Movement>> = HashMap::new();
     for movement in ledger {
-        *made.entry(&movement.transfer_id).or_default().entry(movement.entry).or_default() += 1;
+        made.entry(&movement.transfer_id).or_default().push(movement);
     }
-    let known: HashSet<&str> = transfers.iter().map(|transfer| transfer.id.as_str()).collect();
     let mut findings = Findings { transfers: accepted.len(), ..Findings::default() };
+    let known: HashSet<&str> = transfers.iter().map(|transfer| transfer.id.as_str()).collect();
     findings.lost = accepted.iter().filter(|id| !known.contains(id.as_str())).count();
-    findings.doubled =
-        ledger.iter().filter(|movement| !known.contains(movement.transfer_id.as_str())).count();
     for transfer in transfers {
-        let made = made.remove(transfer.id.as_str()).unwrap_or_default();
-        findings.doubled += made.values().map(|times| times - 1).sum::<usize>();
-        let is = |entry: Entry| made.contains_key(&entry);
-        let (debit, credit, refund) = (is(Entry::Debit), is(Entry::Credit), is(Entry::Refund));
-        findings.doubled += usize::from(credit && refund);
-        match transfer.state {
-            State::Completed => {
-                findings.completed += 1;
-                findings.lost += usize::from(!debit || !credit);
-            }
-            State::Failed => {
-                findings.failed += 1;
-                findings.compensated += usize::from(refund);
-                findings.lost += usize::from(debit && !refund);
-            }
-            State::Requested | State::CreditRequested | State::Refunding => findings.stuck += 1,
-        }
+        findings.judge(transfer, &made.remove(transfer.id.as_str()).unwrap_or_default());
+    }
+    for stray in made.into_values().flatten() {
+        findings.doubled += 1;
+        findings.is_off(stray.entry, stray.amount);
     }
     findings
+}
+
+impl Findings {
+    /// Compares a transfer's state with the movements that were made for it.
+    fn judge(&mut self, transfer: &Transfer, made: &[&Movement]) {
+        let times = |entry: Entry| made.iter().filter(|movement| movement.entry == entry).count();
+        for entry in [Entry::Debit, Entry::Credit, Entry::Refund] {
+            for _ in 1..times(entry) {
+                self.doubled += 1;
+                self.is_off(entry, transfer.amount);
+            }
+        }
+        let [debit, credit, refund] =
+            [Entry::Debit, Entry::Credit, Entry::Refund].map(|entry| times(entry) > 0);
+        let given = usize::from(credit) + usize::from(refund);
+        if given > usize::from(debit) {
+            self.doubled += 1;
+            self.is_off(Entry::Credit, transfer.amount);
+        } else if given < usize::from(debit) {
+            self.is_off(Entry::Debit, transfer.amount);
+        }
+        match transfer.state {
+            State::Completed => {
+                self.completed += 1;
+                self.lost += usize::from(!debit || !credit);
+            }
+            State::Failed => {
+                self.failed += 1;
+                self.compensated += usize::from(refund);
+                self.lost += usize::from(debit && !refund);
+            }
+            State::Requested | State::CreditRequested | State::Refunding => self.stuck += 1,
+        }
+    }
+
+    /// A movement has nothing that balances it.
+    fn is_off(&mut self, entry: Entry, amount: Money) {
+        match entry {
+            Entry::Debit => self.missing += amount.0,
+            Entry::Credit | Entry::Refund => self.invented += amount.0,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -144,6 +178,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_counted_as_what_it_is() {
         assert_eq!(compared(State::Completed, &[Entry::Debit, Entry::Credit, Entry::Credit]), (1, 0, 0));
+        assert_eq!(compared(State::Completed, &[Entry::Credit]), (1, 1, 0));
         assert_eq!(compared(State::Completed, &[Entry::Debit]), (0, 1, 0));
         assert_eq!(compared(State::Failed, &[Entry::Debit]), (0, 1, 0));
         assert_eq!(compared(State::CreditRequested, &[Entry::Debit]), (0, 0, 1));
@@ -151,9 +186,25 @@ mod tests {
     }
 
     #[test]
+    fn money_is_invented_or_missing_by_what_nothing_balances() {
+        let transfer = transfer("t", State::CreditRequested);
+        for (entries, expected) in [
+            (&[Entry::Debit][..], (0, 5)),
+            (&[Entry::Debit, Entry::Debit, Entry::Credit], (0, 5)),
+            (&[Entry::Debit, Entry::Credit, Entry::Credit], (5, 0)),
+            (&[Entry::Debit, Entry::Credit, Entry::Refund], (5, 0)),
+            (&[Entry::Debit, Entry::Credit], (0, 0)),
+        ] {
+            let ledger: Vec<_> = entries.iter().map(|entry| transfer.movement(*entry)).collect();
+            let findings = compare(&[transfer.clone()], &ledger, &[]);
+            assert_eq!((findings.invented, findings.missing), expected, "{entries:?}");
+        }
+    }
+
+    #[test]
     fn what_was_accepted_and_is_gone_is_lost_and_what_nobody_asked_for_is_invented() {
         let stray = transfer("stray", State::Completed).movement(Entry::Credit);
         let findings = compare(&[], &[stray], &["t".into()]);
-        assert_eq!((findings.doubled, findings.lost), (1, 1));
+        assert_eq!((findings.doubled, findings.invented, findings.lost), (1, 5, 1));
     }
 }

@@ -21,9 +21,9 @@ use crate::client::{Answer, get, post, put, send};
 use crate::money::Money;
 
 /// Each account begins with as much, so that some transfers are not covered.
-const BALANCE: Money = Money(50_000);
+const BALANCE: Money = Money(500_000);
 /// The largest transfer.
-const LARGEST: i64 = 20_000;
+const LARGEST: i64 = 10_000;
 /// Every so many accounts one is closed and refuses credits, so that there is something to compensate.
 const CLOSED: usize = 8;
 /// So many customers ask at once.

@@ -18,6 +18,15 @@ const LOOK: Duration = Duration::from_millis(20);
 /// How long after that the kill comes, at most: an arbitrary moment.
 const MOMENT: f64 = 0.05;
 
+/// Who is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// Either, by chance.
+    Either,
+    /// The account service.
+    Accounts,
+}
+
 /// What is tried.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
@@ -25,8 +34,10 @@ pub(crate) struct Trial {
     /// Between so many accounts.
     pub(crate) accounts: usize,
     pub(crate) duplicates: f64,
-    /// How often a service, drawn by chance, is killed at a random moment.
+    /// How often a service is killed at a random moment.
     pub(crate) kills: u32,
+    /// Which one.
+    pub(crate) victim: Victim,
     /// How often, besides, the account service dies at its worst moment.
     pub(crate) deaths: u32,
     pub(crate) seed: u64,
@@ -45,6 +56,7 @@ impl Trial {
             accounts: 40,
             duplicates: 0.0,
             kills: 0,
+            victim: Victim::Either,
             deaths: 0,
             seed: 0,
             account_args: Vec::new(),
@@ -110,7 +122,7 @@ impl Trial {
                 tokio::time::sleep(LOOK).await;
             }
             tokio::time::sleep(Duration::from_secs_f64(random.f64() * MOMENT)).await;
-            let victim = if random.bool() { transfers } else { accounts };
+            let victim = if self.victim == Victim::Either && random.bool() { transfers } else { accounts };
             victim.kill().await;
         }
         Ok(())
