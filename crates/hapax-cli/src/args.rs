@@ -408,6 +408,10 @@ pub(crate) struct Bench {
     /// The store's URL; tables of its own are made there and dropped afterwards
     #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
     pub(crate) store: String,
+    /// A RabbitMQ's URL: measures the relay beside the publisher it uses, and nothing else
+    #[cfg(feature = "rabbitmq")]
+    #[arg(long, value_name = "URL", conflicts_with = "only")]
+    pub(crate) broker: Option<String>,
     /// Messages of each row and round
     #[arg(long, default_value_t = 20_000)]
     pub(crate) messages: u32,

@@ -17,6 +17,7 @@ pub(crate) fn relay_of<D: Dialect>(
     let settings = &config.relay;
     let mut relay = Relay::new(store.clone(), store.queues())
         .batch(usize::try_from(settings.batch).unwrap_or(usize::MAX))
+        .lease(settings.lease)
         .retry(Retry::exponential().attempts(settings.park_after))
         .on_failure(match settings.on_failure {
             Policy::Block => OnFailure::Block,

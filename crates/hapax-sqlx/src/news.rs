@@ -10,7 +10,7 @@ use crate::dialect::Dialect;
 use crate::store::{Inner, SqlStore};
 
 /// The shortest time between two notifications: each is a transaction that wakes every relay.
-const DEBOUNCE: Duration = Duration::from_millis(50);
+const DEBOUNCE: Duration = Duration::from_millis(10);
 /// How long to wait before listening again after the connection was lost.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 

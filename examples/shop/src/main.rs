@@ -1,4 +1,6 @@
-//! An orders service whose every payment is announced twice, and takes effect once.
+//! A shop whose every payment is announced twice, and takes effect once: with the orders, which ask for a
+//! confirmation by e-mail through the outbox, and with accounting, a service that keeps its own record of the
+//! same event.
 //!
 //! ```console
 //! $ cargo run -p shop                    # SQLite and the queue embedded in it: the file shop.db
@@ -6,7 +8,7 @@
 //! $ cargo run -p shop -- --unprotected   # the same handler without the inbox: each copy takes effect
 //! ```
 //!
-//! [`payments`] is the producer, [`sqlite::orders`] the consumer; `RUST_LOG=hapax=debug,sqlx=debug` shows
+//! [`payments`] is the producer, [`sqlite::orders`] has the consumers; `RUST_LOG=hapax=debug,sqlx=debug` shows
 //! each statement.
 
 mod payments;
@@ -25,7 +27,7 @@ struct Shop {
     store: String,
     /// The broker; without one the queue is embedded in the database.
     broker: Option<String>,
-    /// The queue of the payments.
+    /// What its queues' names begin with.
     queue: String,
     /// When a payment's id is recorded.
     strategy: Strategy,
@@ -37,7 +39,7 @@ impl Shop {
         let mut shop = Self {
             store: env::var("HAPAX_STORE").unwrap_or_else(|_| "sqlite:shop.db".to_owned()),
             broker: env::var("HAPAX_BROKER").ok(),
-            queue: "shop.payments".to_owned(),
+            queue: "shop".to_owned(),
             strategy: Strategy::Transactional,
         };
         let mut args = env::args().skip(1);
@@ -50,6 +52,11 @@ impl Shop {
             }
         }
         Ok(shop)
+    }
+
+    /// The queues of the orders, the mails, and accounting.
+    fn queues(&self) -> [String; 3] {
+        ["payments", "mails", "accounting"].map(|name| format!("{}.{name}", self.queue))
     }
 }
 

@@ -10,7 +10,7 @@ mod server {
     use lapin::ConnectionProperties;
     use lapin::options::QueueDeleteOptions;
 
-    use super::program::{Order, paid, run};
+    use super::program::{ORDERS, Order, paid, run};
 
     /// Runs the shop on a database and a queue of its own, and reads the orders.
     async fn orders(args: &[&str]) -> std::io::Result<(String, Vec<Order>)> {
@@ -20,10 +20,11 @@ mod server {
         let printed = run(&temp_dir(), &args, &servers);
 
         let mut connection = PgConnection::connect(database.url()).await.map_err(std::io::Error::other)?;
-        let orders = "SELECT status, paid_cents, emails FROM shop_orders ORDER BY id";
-        let orders = query_as(orders).fetch_all(&mut connection).await.map_err(std::io::Error::other)?;
+        let orders = query_as(ORDERS).fetch_all(&mut connection).await.map_err(std::io::Error::other)?;
         database.remove().await?;
-        delete(&queue).await.map_err(std::io::Error::other)?;
+        for name in ["payments", "mails", "accounting"] {
+            delete(&format!("{queue}.{name}")).await.map_err(std::io::Error::other)?;
+        }
         Ok((printed, orders))
     }
 
@@ -40,7 +41,7 @@ mod server {
             return Ok(());
         }
         let (printed, orders) = orders(&[]).await?;
-        assert!(printed.ends_with("3 handled, 3 duplicates\n"), "{printed}");
+        assert!(printed.ends_with("accounting: 3 handled, 3 duplicates\n"), "{printed}");
         assert_eq!(orders, paid(1));
         Ok(())
     }
@@ -51,7 +52,7 @@ mod server {
             return Ok(());
         }
         let (printed, orders) = orders(&["--unprotected"]).await?;
-        assert!(printed.ends_with("6 handled, 0 duplicates\n"), "{printed}");
+        assert!(printed.ends_with("accounting: 6 handled, 0 duplicates\n"), "{printed}");
         assert_eq!(orders, paid(2));
         Ok(())
     }

@@ -6,6 +6,8 @@ mod pace;
 mod payments;
 mod postgres;
 mod protected;
+#[cfg(feature = "rabbitmq")]
+mod relay;
 mod report;
 mod sqlite;
 mod stock;
@@ -70,18 +72,33 @@ async fn measure_on<D: Arena>(
     stop: &CancellationToken,
 ) -> Result<ExitCode, Trouble> {
     let ground = Ground::<D>::open(&args.store, found.schema(), args.workers).await?;
+    #[cfg(feature = "rabbitmq")]
+    if let Some(broker) = &args.broker {
+        let measured = match ground.store.migrate().await {
+            Ok(_) => relay::run(&ground.store, broker, args, stop).await,
+            Err(error) => Err(error.into()),
+        };
+        let cleared = ground.clear().await;
+        if !measured? {
+            return Ok(interrupted());
+        }
+        cleared?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let measured = match ground.lay_out().await {
         Ok(()) => measure(&ground, args, contenders, stop).await,
         Err(error) => Err(error.into()),
     };
     let cleared = ground.clear().await;
-    let Some(report) = measured? else {
-        eprintln!("interrupted: nothing is reported, and the tables are dropped");
-        return Ok(ExitCode::from(INTERRUPTED));
-    };
+    let Some(report) = measured? else { return Ok(interrupted()) };
     cleared?;
     report.print(args, ground.place());
     Ok(ExitCode::SUCCESS)
+}
+
+fn interrupted() -> ExitCode {
+    eprintln!("interrupted: nothing is reported, and the tables are dropped");
+    ExitCode::from(INTERRUPTED)
 }
 
 /// `None` if it was asked to stop on the way.

@@ -29,11 +29,19 @@ pub(crate) struct Relay {
     pub park_after: u32,
     /// How long a row is kept after it was published; none removes it at once.
     pub keep_sent: Option<Duration>,
+    /// How long others wait before they take over what a silent relay has.
+    pub lease: Duration,
 }
 
 impl Default for Relay {
     fn default() -> Self {
-        Self { batch: 100, on_failure: OnFailure::default(), park_after: 20, keep_sent: None }
+        Self {
+            batch: 100,
+            on_failure: OnFailure::default(),
+            park_after: 20,
+            keep_sent: None,
+            lease: Duration::from_secs(10),
+        }
     }
 }
 
@@ -45,6 +53,7 @@ impl Relay {
                 batch: table.or("batch", default.batch, |value| value.integer(1, 10_000)),
                 on_failure: table.or("on_failure", default.on_failure, Value::choice),
                 park_after: table.or("park_after", default.park_after, |value| value.integer(1, 1_000_000)),
+                lease: table.or("lease", default.lease, |value| value.duration(Duration::from_secs(1))),
                 keep_sent: table.optional("keep_sent", Value::positive_duration),
             })
         })

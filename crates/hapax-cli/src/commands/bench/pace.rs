@@ -43,7 +43,8 @@ impl Pace {
 pub(super) struct Waits(Histogram<u32>);
 
 impl Waits {
-    fn note(&mut self, wait: Duration) {
+    /// Takes one down.
+    pub(super) fn note(&mut self, wait: Duration) {
         self.0.saturating_record(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX));
     }
 
@@ -55,7 +56,17 @@ impl Waits {
 
     /// What 99 of 100 did not exceed, in milliseconds.
     pub(super) fn p99_ms(&self) -> f64 {
-        f64::from(u32::try_from(self.0.value_at_quantile(0.99)).unwrap_or(u32::MAX)) / 1_000.0
+        self.quantile_ms(0.99)
+    }
+
+    /// What half of them did not exceed, in milliseconds.
+    #[cfg(feature = "rabbitmq")]
+    pub(super) fn p50_ms(&self) -> f64 {
+        self.quantile_ms(0.5)
+    }
+
+    fn quantile_ms(&self, quantile: f64) -> f64 {
+        f64::from(u32::try_from(self.0.value_at_quantile(quantile)).unwrap_or(u32::MAX)) / 1_000.0
     }
 }
 
