@@ -45,8 +45,11 @@ pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
     mongodb: String,
-    _own: (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>),
+    _own: Ours,
 }
+
+/// Those that this run started.
+type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>);
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {

@@ -546,7 +546,7 @@ pub trait Versions: Store {
 /// Everything a [`Consumer`](https://docs.rs/hapax/latest/hapax/struct.Consumer.html) asks of a store.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store that a consumer can run on",
-    note = "give `Consumer::new` a `hapax::PgStore`, a `hapax::SqliteStore` or the test kit's `MemoryStore`"
+    note = "give `Consumer::new` a `hapax::PgStore`, a `hapax::SqliteStore`, a `hapax::MongoStore` or the test kit's `MemoryStore`"
 )]
 pub trait ConsumerStore: Inbox + WaitingRoom + DeadLetters + Instances + Retention {}
 

@@ -16,6 +16,7 @@ use mongodb::{Client, Database};
 use tokio::sync::watch;
 
 use crate::error::{Answer, DriverError, Result, answered, meaning};
+use crate::orphans::Looked;
 use crate::session::{SIDE, Sessions};
 use crate::store::{Inner, MongoStore};
 use crate::tables::Tables;
@@ -104,6 +105,8 @@ impl Builder {
             prefix: self.prefix,
             pool: self.pool,
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
+            app_name: options.app_name.unwrap_or_default(),
+            looked: Looked::default(),
             news: watch::Sender::new(0),
         };
         Ok(MongoStore { inner: Arc::new(inner) })

@@ -37,16 +37,16 @@ impl MongoStore {
         if request.keys.is_empty() {
             return Ok((held, Vec::new()));
         }
-        match self.take_in_rounds(&mut held, request).await {
+        let claims = match self.take_in_rounds(&mut held, request).await {
+            Ok(claims) => self.confirmed(request, claims).await,
+            Err(error) => Err(error),
+        };
+        match claims {
             Ok(claims) => {
-                let claims = self.confirmed(request, claims).await;
-                match claims {
-                    Ok(claims) => Ok((held, claims)),
-                    Err(error) => {
-                        held.roll_back().await;
-                        Err(error)
-                    }
+                if claims.contains(&Claim::Busy) {
+                    self.end_orphans().await;
                 }
+                Ok((held, claims))
             }
             Err(error) => {
                 held.roll_back().await;
@@ -145,7 +145,7 @@ impl MongoStore {
     ) -> Answer<Vec<usize>> {
         let mut busy = Vec::new();
         let mut trials = 0;
-        let mut ranges = vec![0..suspects.len()];
+        let mut ranges: Vec<_> = std::iter::once(0..suspects.len()).collect();
         while let Some(range) = ranges.pop() {
             if range.len() <= 1 || trials >= TRIALS {
                 busy.extend(&suspects[range]);

@@ -19,8 +19,8 @@ pub(crate) enum Counter {
 /// Numbers that were given out together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
-    /// The highest of them.
-    pub(crate) last: i64,
+    /// The lowest of them.
+    pub(crate) first: i64,
     /// The server's clock.
     pub(crate) now: i64,
 }
@@ -42,14 +42,14 @@ impl MongoStore {
     /// The next number. Outside every transaction, or all that count would conflict; a transaction that is rolled
     /// back leaves a gap. One round trip.
     pub(crate) async fn next(&self, counter: Counter) -> Result<i64> {
-        self.next_of(counter, 1).await.map(|counted| counted.last)
+        self.next_of(counter, 1).await.map(|given| given.first)
     }
 
     /// So many numbers in a row. One round trip.
     pub(crate) async fn next_of(&self, counter: Counter, numbers: i64) -> Result<Counted> {
         let _turn = self.sessions().side_turn().await?;
-        let counted = answered(self.sessions().limit(), self.count(counter, numbers)).await;
-        counted.map_err(failed("cannot give out a number"))
+        let given = answered(self.sessions().limit(), self.count(counter, numbers)).await;
+        given.map_err(failed("cannot give out a number"))
     }
 
     /// The same for whoever has a turn already.
@@ -58,12 +58,13 @@ impl MongoStore {
             "last": { "$add": [{ "$ifNull": ["$last", 0_i64] }, numbers] },
             "at": now(),
         } }];
-        let counted = self.tables().counters.find_one_and_update(doc! { "_id": counter.name() }, count);
-        let counted = counted.upsert(true).return_document(ReturnDocument::After).await?;
-        let counted = counted.and_then(|counter| {
-            Some(Counted { last: counter.get_i64("last").ok()?, now: counter.get_i64("at").ok()? })
+        let given = self.tables().counters.find_one_and_update(doc! { "_id": counter.name() }, count);
+        let given = given.upsert(true).return_document(ReturnDocument::After).await?;
+        let given = given.and_then(|row| {
+            let first = row.get_i64("last").ok()? - numbers + 1;
+            Some(Counted { first, now: row.get_i64("at").ok()? })
         });
-        counted.ok_or_else(|| Driver::custom("a counter is not a number"))
+        given.ok_or_else(|| Driver::custom("a counter is not a number"))
     }
 
     /// The last number that was given out.

@@ -200,7 +200,7 @@ impl MongoStore {
         let limit = held.limit();
         let place = match maybe_int(letter, "place") {
             Some(place) => place,
-            None => answered(limit, self.count(Counter::Places, 1)).await?.last,
+            None => answered(limit, self.count(Counter::Places, 1)).await?.first,
         };
         for kept in ["kind", "order", "first_failed_at", "label"] {
             row.insert(kept, literal(letter.get(kept).cloned().unwrap_or(Bson::Null)));

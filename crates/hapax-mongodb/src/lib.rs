@@ -37,6 +37,7 @@ mod instances;
 mod lease;
 mod look;
 mod migrate;
+mod orphans;
 mod outbox;
 mod relay;
 mod retention;

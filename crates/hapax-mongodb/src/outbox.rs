@@ -19,13 +19,12 @@ impl MongoStore {
     /// Writes what the transaction publishes, under the numbers that were given out for it.
     pub(crate) async fn write_outbox(&self, tx: &mut MongoTx, counted: Counted) -> Answer<()> {
         let entries = tx.meta.outbox.entries();
-        let last = entries.len() as i64 - 1;
-        let rows: Vec<Document> = (0_i64..)
+        let rows: Vec<Document> = (counted.first..)
             .zip(entries)
-            .map(|(index, entry)| {
+            .map(|(number, entry)| {
                 let Destination { broker, name, routing_key } = &entry.destination;
                 doc! {
-                    "_id": counted.last - last + index,
+                    "_id": number,
                     "bucket": i64::from(entry.bucket()),
                     "state": OutboxState::Unsent.as_i64(),
                     "consumer": entry.producer.as_str(),

@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use crate::builder::Builder;
 use crate::counter::Counter;
 use crate::error::{
-    Answer, DriverError, Result, answered, failed, is_over, is_unknown, kind_of, meaning, overdue,
+    Answer, DriverError, Result, answered, failed, is_over, is_rival, is_unknown, kind_of, meaning, overdue,
 };
+use crate::orphans::Looked;
 use crate::session::Sessions;
 use crate::tables::Tables;
 use crate::transaction::MongoTx;
@@ -41,6 +42,9 @@ pub(crate) struct Inner {
     pub(crate) prefix: String,
     pub(crate) pool: usize,
     pub(crate) instance: u64,
+    /// What connections are called on the server.
+    pub(crate) app_name: String,
+    pub(crate) looked: Looked,
     /// Counts commits of this store with rows of the outbox in them.
     pub(crate) news: watch::Sender<u64>,
 }
@@ -149,11 +153,11 @@ impl Store for MongoStore {
     /// One round trip; one more for what is settled, one for erased starts, two for what is published.
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
         if let Some(error) = tx.held.fate().ended() {
-            tx.held.roll_back().await;
+            self.roll_back(tx).await;
             return Err(broken(error));
         }
         if let Err(error) = self.write_meta(&mut tx).await {
-            tx.held.roll_back().await;
+            self.roll_back(tx).await;
             return Err(error);
         }
         crash_point!("store-before-commit");
@@ -173,7 +177,11 @@ impl Store for MongoStore {
     }
 
     async fn roll_back(&self, tx: Self::Tx) {
+        let met_rival = tx.held.fate().ended().is_some_and(|error| is_rival(&error));
         tx.held.roll_back().await;
+        if met_rival {
+            self.end_orphans().await;
+        }
     }
 
     async fn abort(&self, tx: Self::Tx) {

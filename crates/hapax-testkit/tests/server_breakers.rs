@@ -1,12 +1,15 @@
-//! Case 46, and cases 02 and 03 in a batch, on PostgreSQL.
+//! Case 46, and cases 02 and 03 in a batch, on PostgreSQL; case 03 on MongoDB, where a handler has no means to commit.
 
 mod breakers;
 
 mod server {
-    use super::breakers::{Statements, WAYS, reason, run};
-    use hapax::PgStore;
+    use super::breakers::{Breakable, Statements, WAYS, reason, run};
+    use hapax::mongodb::bson::{Document, doc};
+    use hapax::mongodb::{self, Client};
     use hapax::sqlx::{self, AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
-    use hapax_testkit::servers::{Server, TestDatabase, require};
+    use hapax::{BoxError, BoxSource, Envelope, MongoStore, MongoTx, PgStore};
+    use hapax_testkit::memory::MemoryBroker;
+    use hapax_testkit::servers::{MongoDatabase, Server, TestDatabase, require};
 
     impl Statements for Postgres {
         async fn note(conn: &mut PgConnection, id: &str) -> sqlx::Result<()> {
@@ -40,6 +43,67 @@ mod server {
                 (3, 0, 1),
                 "{way}, fails: {fail}"
             );
+            let reason = reason(&store).await;
+            assert!(fail || reason.contains("HX0050"), "{way}: {reason}");
+        }
+    }
+
+    /// The ways a handler can end a MongoDB transaction: by an error that it swallows, or an operation that it drops.
+    const MONGODB_WAYS: [&str; 3] = ["insert it again", "nonsense", "drop an operation"];
+
+    impl Breakable for MongoStore {
+        async fn note(tx: &mut MongoTx, id: &str) -> Result<(), BoxError> {
+            tx.collection::<Document>("ledger").insert_one(doc! { "_id": id }).await?;
+            Ok(())
+        }
+
+        async fn harm(tx: &mut MongoTx, way: &str) -> Result<(), BoxError> {
+            let mut ledger = tx.collection::<Document>("ledger");
+            match way {
+                "nonsense" => drop(ledger.find_one(doc! { "$nonsense": 1 }).await?),
+                "drop an operation" => {
+                    let insert = ledger.insert_one(doc! { "_id": "dropped" }).into_future();
+                    let mut insert = std::pin::pin!(insert);
+                    std::future::poll_fn(|context| {
+                        std::task::Poll::Ready(insert.as_mut().poll(context).is_ready())
+                    })
+                    .await;
+                }
+                _ => {
+                    for _ in 0..2 {
+                        ledger.insert_one(doc! { "_id": "again" }).await?;
+                    }
+                }
+            }
+            Ok(())
+        }
+
+        async fn source(&self, messages: &[Envelope]) -> BoxSource {
+            let broker = MemoryBroker::new();
+            messages.iter().for_each(|message| broker.publish("jobs", message.clone()));
+            BoxSource::new(broker.source("jobs"))
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn case_03_a_handler_that_swallows_what_ended_its_transaction_harms_only_itself_on_mongodb() {
+        if !require(Server::MongoDb) {
+            return;
+        }
+        for (way, fail) in MONGODB_WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+            let database = MongoDatabase::create().expect("a database of its own");
+            let store = MongoStore::connect(database.url()).await.expect("the store opens");
+            store.migrate().await.expect("the schema is made");
+            let client = Client::with_uri_str(database.url()).await.expect("a second connection");
+            let ours: mongodb::Database = client.default_database().expect("a database");
+            ours.create_collection("ledger").await.expect("a collection");
+
+            let summary = run(&store, way, fail).await;
+            let ids = ours.collection::<Document>("ledger").distinct("_id", doc! {}).await.expect("rows");
+            let ids: Vec<&str> = ids.iter().filter_map(|id| id.as_str()).collect();
+            assert_eq!(ids, ["m1", "m3", "m4"], "{way}, fails: {fail}");
+            let counted = (summary.handled, summary.duplicates, summary.dead);
+            assert_eq!(counted, (3, 0, 1), "{way}, fails: {fail}");
             let reason = reason(&store).await;
             assert!(fail || reason.contains("HX0050"), "{way}: {reason}");
         }

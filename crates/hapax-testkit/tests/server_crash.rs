@@ -1,24 +1,34 @@
-//! Case 05 on PostgreSQL: killed at every step of a delivery, from the embedded queue and from RabbitMQ.
+//! Case 05 on PostgreSQL and MongoDB: killed at every step of a delivery, from the embedded queue, a file, and
+//! RabbitMQ.
 
 mod crash;
 
 mod server {
-    use super::crash::{self, ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, subject, verdict};
-    use hapax::PgStore;
+    use super::crash::{
+        self, ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, messages, subject, verdict,
+    };
     use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
+    use hapax::{MongoStore, PgStore};
     use hapax_core::{Outgoing, Publisher as _};
     use hapax_testkit::process::Subject;
-    use hapax_testkit::servers::{Server, TestDatabase, rabbitmq_url, require, unique};
+    use hapax_testkit::servers::{MongoDatabase, Server, TestDatabase, rabbitmq_url, require, unique};
 
     async fn database() -> TestDatabase {
         TestDatabase::create().await.expect("a database of its own")
     }
 
-    async fn assert_sound(database: &TestDatabase, context: &str) {
-        let wrong = verdict(&effects(database.url()).await);
+    async fn assert_sound(url: &str, context: &str) {
+        let wrong = verdict(&effects(url).await);
         assert!(wrong.is_empty(), "{context}: {wrong:?}");
-        let store = PgStore::connect(database.url()).await.expect("the store opens");
-        assert_eq!(dead(&store).await, [("m11".to_owned(), "HX0040".to_owned())], "{context}");
+        assert_eq!(set_aside(url).await, [("m11".to_owned(), "HX0040".to_owned())], "{context}");
+    }
+
+    async fn set_aside(url: &str) -> Vec<(String, String)> {
+        if url.starts_with("mongodb:") {
+            dead(&MongoStore::connect(url).await.expect("the store opens")).await
+        } else {
+            dead(&PgStore::connect(url).await.expect("the store opens")).await
+        }
     }
 
     async fn from_queue(database: &TestDatabase) -> Subject {
@@ -44,8 +54,16 @@ mod server {
         for step in STEPS.into_iter().chain(ASIDE) {
             let database = database().await;
             kill_and_run_again(&from_queue(&database).await, step, 1).await;
-            assert_sound(&database, step).await;
+            assert_sound(database.url(), step).await;
         }
+    }
+
+    async fn killed_at_every_step_of_rabbitmq(url: &str, step: &str) {
+        let queue = unique("crash");
+        let publisher = publisher(&queue).await;
+        kill_and_run_again(&subject(url, &format!("rabbit:{queue}")), step, 1).await;
+        assert_sound(url, step).await;
+        publisher.delete_queue(&queue).await.expect("the queue goes");
     }
 
     #[tokio::test]
@@ -54,24 +72,43 @@ mod server {
             return;
         }
         for step in STEPS.into_iter().chain(ASIDE).chain(["rabbit-before-ack", "rabbit-after-ack"]) {
-            let (database, queue) = (database().await, unique("crash"));
-            let publisher = publisher(&queue).await;
-            kill_and_run_again(&subject(database.url(), &format!("rabbit:{queue}")), step, 1).await;
-            assert_sound(&database, step).await;
-            publisher.delete_queue(&queue).await.expect("the queue goes");
+            killed_at_every_step_of_rabbitmq(database().await.url(), step).await;
         }
     }
 
     #[tokio::test]
-    async fn case_15_a_message_that_kills_the_process_is_set_aside_alone() {
-        if !require(Server::Postgres) || !require(Server::RabbitMq) {
+    async fn case_05_killed_at_every_step_of_rabbitmq_on_mongodb() {
+        if !require(Server::MongoDb) || !require(Server::RabbitMq) {
             return;
         }
-        let (database, queue) = (database().await, unique("killer"));
+        for step in STEPS.into_iter().chain(ASIDE).chain(["rabbit-before-ack", "rabbit-after-ack"]) {
+            let database = MongoDatabase::create().expect("a database of its own");
+            killed_at_every_step_of_rabbitmq(database.url(), step).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn case_05_killed_at_every_step_of_a_file_on_mongodb() {
+        if !require(Server::MongoDb) {
+            return;
+        }
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("messages.jsonl");
+        std::fs::write(&path, messages().join("\n")).expect("the file is written");
+        for step in STEPS {
+            let database = MongoDatabase::create().expect("a database of its own");
+            let subject = subject(database.url(), &format!("file:{}", path.display()));
+            kill_and_run_again(&subject, step, 1).await;
+            assert_sound(database.url(), step).await;
+        }
+    }
+
+    async fn a_killer_is_set_aside_alone(url: &str) {
+        let queue = unique("killer");
         let publisher = publisher(&queue).await;
         let killer = hapax_core::Envelope::new(r#"{"id":"killer","key":"x","do":"kill"}"#);
         publisher.publish(vec![Outgoing::to_queue(&queue, killer)]).await.remove(0).expect("published");
-        let subject = subject(database.url(), &format!("rabbit:{queue}"));
+        let subject = subject(url, &format!("rabbit:{queue}"));
         for lives in 0.. {
             let mut running = subject.start().expect("the subject starts");
             if running.wait_exit(crash::PATIENCE).await.success() {
@@ -79,11 +116,28 @@ mod server {
             }
             assert!(lives < 12, "it goes on dying: {running}");
         }
-        let wrong = verdict(&effects(database.url()).await);
+        let wrong = verdict(&effects(url).await);
         assert!(wrong.is_empty(), "{wrong:?}");
-        let store = PgStore::connect(database.url()).await.expect("the store opens");
-        assert!(dead(&store).await.contains(&("killer".into(), "HX0042".into())), "{:?}", dead(&store).await);
+        let dead = set_aside(url).await;
+        assert!(dead.contains(&("killer".into(), "HX0042".into())), "{dead:?}");
         publisher.delete_queue(&queue).await.expect("the queue goes");
+    }
+
+    #[tokio::test]
+    async fn case_15_a_message_that_kills_the_process_is_set_aside_alone() {
+        if !require(Server::Postgres) || !require(Server::RabbitMq) {
+            return;
+        }
+        a_killer_is_set_aside_alone(database().await.url()).await;
+    }
+
+    #[tokio::test]
+    async fn case_15_a_message_that_kills_the_process_is_set_aside_alone_on_mongodb() {
+        if !require(Server::MongoDb) || !require(Server::RabbitMq) {
+            return;
+        }
+        let database = MongoDatabase::create().expect("a database of its own");
+        a_killer_is_set_aside_alone(database.url()).await;
     }
 
     #[tokio::test]

@@ -39,6 +39,8 @@ pub use lines::{Lines, LinesSettler};
 pub use relay::{Relay, RelayHealth, RelaySummary};
 pub use shared::{Batch, OtherPayload, Strategy, UnknownType};
 
+#[cfg(feature = "mongodb")]
+pub use hapax_mongodb::{self as mongo, MongoStore, MongoTx, mongodb};
 #[cfg(feature = "rabbitmq")]
 pub use hapax_rabbitmq as rabbitmq;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

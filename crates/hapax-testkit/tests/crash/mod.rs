@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hapax::sql::{Dialect, SqlStore};
+use hapax::mongodb::bson::{Document, doc};
 use hapax::sqlx::{self, Connection as _, Row as _};
-use hapax_core::{DeadFilter, DeadLetters as _, Envelope};
+use hapax_core::{DeadFilter, DeadLetters, Envelope};
 use hapax_testkit::process::{Running, Subject};
 
 /// A debug build that starts while others compile may take its time.
@@ -70,6 +70,9 @@ pub(crate) fn verdict(effects: &BTreeMap<String, i64>) -> Vec<String> {
 /// Counts the effects through a connection of its own.
 pub(crate) async fn effects(url: &str) -> BTreeMap<String, i64> {
     const COUNT: &str = "SELECT message_id, count(*) FROM ledger GROUP BY message_id";
+    if url.starts_with("mongodb:") {
+        return effects_in_mongodb(url).await;
+    }
     if url.starts_with("sqlite:") {
         let mut conn = sqlx::SqliteConnection::connect(url).await.expect("the database opens");
         let rows = sqlx::query(COUNT).fetch_all(&mut conn).await.expect("the ledger is there");
@@ -80,8 +83,19 @@ pub(crate) async fn effects(url: &str) -> BTreeMap<String, i64> {
     rows.iter().map(|row| (row.get(0), row.get(1))).collect()
 }
 
+async fn effects_in_mongodb(url: &str) -> BTreeMap<String, i64> {
+    use futures::TryStreamExt as _;
+    let client = hapax::mongodb::Client::with_uri_str(url).await.expect("the server answers");
+    let ledger = client.default_database().expect("a database").collection::<Document>("ledger");
+    let count = doc! { "$group": { "_id": "$message_id", "count": { "$sum": 1_i64 } } };
+    let rows = ledger.aggregate([count]).await.expect("the ledger is read");
+    let rows: Vec<Document> = rows.try_collect().await.expect("the ledger is read");
+    let pair = |row: &Document| Some((row.get_str("_id").ok()?.to_owned(), row.get_i64("count").ok()?));
+    rows.iter().map(|row| pair(row).expect("an id and a count")).collect()
+}
+
 /// The ids that were set aside, with their reasons.
-pub(crate) async fn dead<D: Dialect>(store: &SqlStore<D>) -> Vec<(String, String)> {
+pub(crate) async fn dead(store: &impl DeadLetters) -> Vec<(String, String)> {
     let letters =
         store.dead(&DeadFilter { limit: 1_000, ..DeadFilter::default() }).await.expect("letters are listed");
     letters

@@ -3,6 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use hapax::BoxError;
+use hapax::mongodb::bson::{Document, doc};
+use hapax::mongodb::{self, options::ClientOptions};
 use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
 use hapax::sqlx::{self, Connection as _, Row as _};
 use hapax_core::{Envelope, Outgoing, Publisher as _};
@@ -34,12 +37,25 @@ pub(crate) struct Tally {
 }
 
 /// Counts through a connection of its own. Fails while the database is away, or has no ledger yet.
-pub(crate) async fn tally(url: &str) -> sqlx::Result<Tally> {
+pub(crate) async fn tally(url: &str) -> Result<Tally, BoxError> {
+    if url.starts_with("mongodb:") {
+        return tally_in_mongodb(url).await;
+    }
     let mut conn = sqlx::PgConnection::connect(url).await?;
     let count = sqlx::query("SELECT count(DISTINCT message_id), count(*) FROM ledger");
     let row = count.fetch_one(&mut conn).await?;
     let column = |index| usize::try_from(row.get::<i64, _>(index)).expect("a count is not negative");
     Ok(Tally { messages: column(0), effects: column(1) })
+}
+
+async fn tally_in_mongodb(url: &str) -> Result<Tally, BoxError> {
+    let mut options = ClientOptions::parse(url).await?;
+    options.server_selection_timeout = Some(Duration::from_secs(1));
+    let client = mongodb::Client::with_options(options)?;
+    let ledger = client.default_database().ok_or("a database")?.collection::<Document>("ledger");
+    let messages = ledger.distinct("message_id", doc! {}).await?.len();
+    let effects = usize::try_from(ledger.count_documents(doc! {}).await?)?;
+    Ok(Tally { messages, effects })
 }
 
 /// Waits until so many messages have taken effect.

@@ -122,6 +122,13 @@ async fn case_43_a_handler_that_drops_an_operation_commits_nothing() {
     assert_eq!(ground.count().await, 0);
 }
 
+/// Not what the accounts look like.
+#[derive(Debug, serde::Deserialize)]
+struct Owned {
+    #[expect(dead_code, reason = "it is not there")]
+    owner: String,
+}
+
 /// What went wrong on our own side has not touched the transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_update_that_the_driver_refuses_harms_nothing() {
@@ -135,12 +142,7 @@ async fn an_update_that_the_driver_refuses_harms_nothing() {
     let refused = tx.collection::<Document>(ACCOUNTS).update_one(doc! { "_id": "a" }, replacement).await;
     refused.expect_err("an update has operators");
     insert(&mut tx, "a").await.expect("it is inserted");
-    #[derive(Debug, serde::Deserialize)]
-    struct Account {
-        #[expect(dead_code, reason = "it is not there")]
-        owner: String,
-    }
-    let unread = tx.collection::<Account>(ACCOUNTS).find_one(doc! { "_id": "a" }).await;
+    let unread = tx.collection::<Owned>(ACCOUNTS).find_one(doc! { "_id": "a" }).await;
     unread.expect_err("the document has no owner");
     ground.store.finish(tx).await.expect("the transaction commits");
     assert_eq!(ground.count().await, 1);

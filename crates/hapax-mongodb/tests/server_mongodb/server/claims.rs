@@ -6,8 +6,10 @@ use hapax_core::{
     Claim, Code, Instances as _, Key, Parking, Place, RawMessage, Settled, Store as _, Transaction as _,
     WaitingRoom as _,
 };
+use hapax_mongodb::mongodb::Client;
 use hapax_mongodb::mongodb::bson::{Document, doc};
-use hapax_testkit::servers::{MongoDatabase, Server, require};
+use hapax_mongodb::mongodb::options::ClientOptions;
+use hapax_testkit::servers::{MongoDatabase, Server, eventually, require};
 use tokio::time::timeout;
 
 use super::ground::{ACCOUNTS, Ground, insert, key};
@@ -76,6 +78,36 @@ async fn a_batch_that_rivals_hold_whole_ends_all_the_same() {
     insert(&mut tx, "effect").await.expect("the transaction is open");
     ground.store.finish(tx).await.expect("it commits");
     ground.store.roll_back(rival).await;
+}
+
+/// As a process does that is killed: its connections close, and nobody ends its transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_05_a_transaction_whose_process_is_gone_holds_up_nobody_for_long() {
+    if !require(Server::MongoDb) {
+        return;
+    }
+    let database = MongoDatabase::create().expect("a database of its own");
+    let ground = Ground::new(database.url()).await;
+    let mut options = ClientOptions::parse(database.url()).await.expect("a URL");
+    options.app_name = Some("hapax".to_owned());
+    let gone = Client::with_options(options).expect("a client");
+    let mut session = gone.start_session().await.expect("a session");
+    session.start_transaction().await.expect("it begins");
+    let inbox = gone.database(database.name()).collection::<Document>("hapax_inbox");
+    let held = doc! { "_id": { "consumer": "orders", "message": "m1" } };
+    inbox.insert_one(held).session(&mut session).await.expect("it is claimed");
+
+    let (tx, claims) = ground.claim(&[key("m1")]).await;
+    assert_eq!(claims, [Claim::Busy], "as long as its process may live");
+    ground.store.roll_back(tx).await;
+    std::mem::forget(session);
+    gone.shutdown().immediate(true).await;
+    eventually("the message is free", AT_ONCE, async || {
+        let (tx, claims) = ground.claim(&[key("m1")]).await;
+        ground.store.roll_back(tx).await;
+        claims == [Claim::New]
+    })
+    .await;
 }
 
 /// Renewing a lease writes nothing that the handler's transaction writes, too.

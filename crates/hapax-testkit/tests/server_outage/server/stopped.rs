@@ -7,7 +7,8 @@ use hapax_core::Envelope;
 use hapax_testkit::process::{Running, Subject};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{
-    PrivatePostgres, PrivateRabbit, Server, TestDatabase, address, rabbitmq_url, require, unique,
+    PrivateMongo, PrivatePostgres, PrivateRabbit, Server, TestDatabase, address, rabbitmq_url, require,
+    unique,
 };
 use tokio::time::sleep;
 
@@ -23,6 +24,8 @@ const OUTAGE: Duration = Duration::from_secs(10);
 /// As many connections as a consumer may try in that time: its one question with growing pauses, a sign of
 /// life every two seconds, and one for each connection that was in use.
 const FEW: usize = 30;
+/// MongoDB's driver looks for a primary twice a second as long as anybody asks for one.
+const FEW_BY_THE_DRIVER: usize = 60;
 
 /// The work, of which some takes a while, so that something is in hand whenever a server stops.
 fn work(number: usize) -> Envelope {
@@ -37,13 +40,39 @@ async fn produce(producer: Producer) -> Producer {
     producer
 }
 
+/// A private database that can be stopped.
+trait Stops {
+    async fn stop(&mut self) -> std::io::Result<()>;
+    async fn start_again(&mut self) -> std::io::Result<()>;
+}
+
+impl Stops for PrivatePostgres {
+    async fn stop(&mut self) -> std::io::Result<()> {
+        Self::stop(self).await
+    }
+
+    async fn start_again(&mut self) -> std::io::Result<()> {
+        Self::start_again(self).await
+    }
+}
+
+impl Stops for PrivateMongo {
+    async fn stop(&mut self) -> std::io::Result<()> {
+        Self::stop(self).await
+    }
+
+    async fn start_again(&mut self) -> std::io::Result<()> {
+        Self::start_again(self).await
+    }
+}
+
 /// Stops a private database for a while; answers with how many connections were tried meanwhile.
-async fn outage_of(postgres: &mut PrivatePostgres, proxy: &Proxy) -> usize {
+async fn outage_of(database: &mut impl Stops, proxy: &Proxy) -> usize {
     let before = proxy.accepted();
-    postgres.stop().await.expect("it stops");
+    database.stop().await.expect("it stops");
     sleep(OUTAGE).await; // the time is what is tested
     let tried = proxy.accepted() - before;
-    postgres.start_again().await.expect("it starts again");
+    database.start_again().await.expect("it starts again");
     tried
 }
 
@@ -61,6 +90,23 @@ async fn assert_recovered(url: &str, consumer: &mut Running) {
     );
 }
 
+/// A database is stopped under a consumer that a broker delivers to, and started again.
+async fn stopped_while_a_broker_delivers(database: &mut impl Stops, url: &str, proxy: &Proxy, few: usize) {
+    let queue = unique("outage");
+    let producer = Producer::declare(&rabbitmq_url(), &queue).await;
+    let subject = consumer(&proxy.route(url).expect("a URL"), &format!("rabbit:{queue}"));
+    let mut consumer = subject.start().expect("it starts");
+
+    let producing = tokio::spawn(produce(producer));
+    until_handled(url, BEFORE, &mut consumer).await;
+    let tried = outage_of(database, proxy).await;
+    let producer = producing.await.expect("all are sent");
+    assert_recovered(url, &mut consumer).await;
+    println!("{tried} connections were tried within {OUTAGE:?}");
+    assert!(tried <= few, "{tried} connections were tried within {OUTAGE:?}\n{consumer}");
+    producer.clear_up().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_16_the_database_is_stopped_while_a_broker_delivers() {
     if !require(Server::PrivatePostgres) || !require(Server::RabbitMq) {
@@ -68,19 +114,19 @@ async fn case_16_the_database_is_stopped_while_a_broker_delivers() {
     }
     let mut postgres = PrivatePostgres::start().await.expect("a server of its own");
     let proxy = Proxy::start(postgres.addr()).expect("a proxy");
-    let (url, queue) = (postgres.url("postgres"), unique("outage"));
-    let producer = Producer::declare(&rabbitmq_url(), &queue).await;
-    let subject = consumer(&proxy.route(&url).expect("a URL"), &format!("rabbit:{queue}"));
-    let mut consumer = subject.start().expect("it starts");
+    let url = postgres.url("postgres");
+    stopped_while_a_broker_delivers(&mut postgres, &url, &proxy, FEW).await;
+}
 
-    let producing = tokio::spawn(produce(producer));
-    until_handled(&url, BEFORE, &mut consumer).await;
-    let tried = outage_of(&mut postgres, &proxy).await;
-    let producer = producing.await.expect("all are sent");
-    assert_recovered(&url, &mut consumer).await;
-    println!("{tried} connections were tried within {OUTAGE:?}");
-    assert!(tried <= FEW, "{tried} connections were tried within {OUTAGE:?}\n{consumer}");
-    producer.clear_up().await;
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_16_a_private_mongodb_is_stopped_while_a_broker_delivers() {
+    if !require(Server::PrivateMongo) || !require(Server::RabbitMq) {
+        return;
+    }
+    let mut mongodb = PrivateMongo::start().await.expect("a server of its own");
+    let proxy = Proxy::start(mongodb.addr()).expect("a proxy");
+    let url = mongodb.url("shop");
+    stopped_while_a_broker_delivers(&mut mongodb, &url, &proxy, FEW_BY_THE_DRIVER).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,18 +6,18 @@
 //! until SIGTERM, with a service's leases; otherwise it ends when nothing more comes, and takes soon what
 //! another instance has left.
 
+mod ledger;
+
 use std::error::Error;
-use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax::sql::{Dialect, SqlStore, SqlTx};
-use hapax::sqlx::{self, PgConnection, Postgres, Sqlite, SqliteConnection};
 use hapax::{
     BoxSource, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format, Handler, Identity, Lines,
-    Message, Part, Retry, Store, TypeRule,
+    Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, TypeRule,
 };
 use hapax_testkit::delegate_roles;
+use ledger::Ledger;
 use serde::Deserialize;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -30,41 +30,12 @@ struct Job {
     what: String,
 }
 
-/// A database in which an effect can be left.
-trait Ledger: Dialect {
-    fn note(conn: &mut Self::Connection, id: &str) -> impl Future<Output = sqlx::Result<()>> + Send;
-    fn create(conn: &mut Self::Connection) -> impl Future<Output = sqlx::Result<()>> + Send;
-}
-
-const NOTE: &str = "INSERT INTO ledger (message_id) VALUES ($1)";
-const CREATE: &str = "CREATE TABLE IF NOT EXISTS ledger (message_id TEXT NOT NULL)";
-
-impl Ledger for Sqlite {
-    async fn note(conn: &mut SqliteConnection, id: &str) -> sqlx::Result<()> {
-        sqlx::query(NOTE).bind(id).execute(conn).await.map(|_| ())
-    }
-
-    async fn create(conn: &mut SqliteConnection) -> sqlx::Result<()> {
-        sqlx::query(CREATE).execute(conn).await.map(|_| ())
-    }
-}
-
-impl Ledger for Postgres {
-    async fn note(conn: &mut PgConnection, id: &str) -> sqlx::Result<()> {
-        sqlx::query(NOTE).bind(id).execute(conn).await.map(|_| ())
-    }
-
-    async fn create(conn: &mut PgConnection) -> sqlx::Result<()> {
-        sqlx::query(CREATE).execute(conn).await.map(|_| ())
-    }
-}
-
 /// Does what the message says, and notes it.
 struct Worker;
 
 impl Worker {
-    async fn run<D: Ledger>(tx: &mut SqlTx<D>, job: &Message<Job>) -> hapax::Result {
-        D::note(tx.conn(), job.id().as_str()).await?;
+    async fn run<S: Ledger>(tx: &mut S::Tx, job: &Message<Job>) -> hapax::Result {
+        S::note(tx, job.id().as_str()).await?;
         match job.what.as_str() {
             "fail once" if job.attempt() == 1 => Err("fails once".into()),
             "reject" => Err(Failure::reject("rejected")),
@@ -95,15 +66,9 @@ fn overflow(depth: u64) -> u64 {
     overflow(frame[1] + 1) + frame[0]
 }
 
-impl<D: Ledger> Handler<SqlStore<D>, Job> for Worker {
-    async fn handle(&self, tx: &mut SqlTx<D>, job: Message<Job>) -> hapax::Result {
-        Self::run(tx, &job).await
-    }
-}
-
-impl<D: Ledger> Handler<SplitInbox<SqlStore<D>>, Job> for Worker {
-    async fn handle(&self, tx: &mut SqlTx<D>, job: Message<Job>) -> hapax::Result {
-        Self::run(tx, &job).await
+impl<S: Ledger> Handler<S, Job> for Worker {
+    async fn handle(&self, tx: &mut S::Tx, job: Message<Job>) -> hapax::Result {
+        Self::run::<S>(tx, &job).await
     }
 }
 
@@ -168,10 +133,10 @@ async fn main() -> ExitCode {
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let says = |word: &str| form.iter().any(|said| said == word);
     let form = Form { split: says("split"), forever: says("forever") };
-    let ran = if store.starts_with("sqlite:") {
-        run(SqlStore::<Sqlite>::connect(store).await, source, form).await
-    } else {
-        run(SqlStore::<Postgres>::connect(store).await, source, form).await
+    let ran = match store.split_once(':') {
+        Some(("sqlite", _)) => run(SqliteStore::connect(store).await, source, form).await,
+        Some(("mongodb", _)) => run(MongoStore::connect(store).await, source, form).await,
+        _ => run(PgStore::connect(store).await, source, form).await,
     };
     match ran {
         Ok(summary) => {
@@ -192,21 +157,19 @@ struct Form {
     forever: bool,
 }
 
-async fn run<D: Ledger>(
-    store: Result<SqlStore<D>, hapax::Error>,
+async fn run<S: Ledger>(
+    store: Result<S, hapax::Error>,
     source: &str,
     form: Form,
 ) -> Result<hapax::Summary, Box<dyn Error>> {
     let store = store?;
-    store.migrate().await?;
-    let name = hapax::ConsumerName::new("setup")?;
-    let (mut tx, _) = store.begin_claim(&ClaimRequest::none(&name)).await?;
-    D::create(tx.conn()).await?;
-    store.finish(tx).await?;
+    store.prepare().await.map_err(|error| error.to_string())?;
     let source = match source.split_once(':') {
         Some(("file", path)) => BoxSource::new(Lines::file(path)),
-        Some(("queue", queue)) if form.forever => BoxSource::new(store.queue(queue)),
-        Some(("queue", queue)) => BoxSource::new(store.queue(queue).lease(Duration::from_secs(1))),
+        Some(("queue", queue)) => {
+            let lease = (!form.forever).then_some(Duration::from_secs(1));
+            store.queue(queue, lease).ok_or("this store has no queues")?
+        }
         Some(("rabbit", queue)) => {
             let broker = hapax::rabbitmq::RabbitMq::new(&hapax_testkit::servers::rabbitmq_url())?;
             BoxSource::new(broker.source(queue))
@@ -220,14 +183,11 @@ async fn run<D: Ledger>(
     }
 }
 
-async fn consume<S: ConsumerStore>(
+async fn consume<S: Ledger>(
     store: S,
     source: BoxSource,
     form: Form,
-) -> Result<hapax::Summary, Box<dyn Error>>
-where
-    Worker: Handler<S, Job>,
-{
+) -> Result<hapax::Summary, Box<dyn Error>> {
     let format = Format::default()
         .identity("json:/id".parse::<Identity>()?)
         .kind(TypeRule::Always("Job".to_owned()))
