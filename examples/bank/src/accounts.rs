@@ -126,9 +126,10 @@ async fn serve<S: AccountStore>(
 ) -> Result<(), BoxError> {
     let wire = args.service.wire(ACCOUNTS, TRANSFERS, embedded).await?;
     let peril = Arc::new(Peril::at(args.die_at));
+    // Boxed, since a whole consumer lives in each.
     match args.without {
-        None => protected(args, store, wire, peril).await,
-        Some(without) => hand_built::serve(args, without, store, wire, peril).await,
+        None => Box::pin(protected(args, store, wire, peril)).await,
+        Some(without) => Box::pin(hand_built::serve(args, without, store, wire, peril)).await,
     }
 }
 

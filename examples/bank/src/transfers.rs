@@ -9,11 +9,11 @@ mod sqlite;
 use std::fmt;
 use std::future::Future;
 
+use hapax::MongoStore;
 use hapax::{
     BoxError, BoxSource, Consumer, ConsumerName, ConsumerStore, Janitor, Keep, Outbox, Relay, SqliteStore,
     Transaction,
 };
-use hapax_mongodb::MongoStore;
 use serde::{Deserialize, Serialize};
 
 use crate::events::{self, Entry, Movement};

@@ -30,8 +30,8 @@ pub(super) struct Attempt {
 pub(super) fn attempts(redis: Option<&str>) -> Vec<Attempt> {
     use Index::{Inbox, Ledger, Processed};
     let marks = if redis.is_some() { "Redis" } else { "another file, as in Redis" };
-    let attempt = |title: &str, without, dropped| {
-        let promises = dropped == [] && matches!(without, None | Some(Without::Hapax));
+    let attempt = |title: &str, without, dropped: &'static [Index]| {
+        let promises = dropped.is_empty() && matches!(without, None | Some(Without::Hapax));
         Attempt { title: title.to_owned(), without, dropped, promises }
     };
     let by_hand = |title: &str, dropped| attempt(&format!("by hand: {title}"), Some(Without::Hapax), dropped);

@@ -20,10 +20,12 @@ use tokio::task::JoinSet;
 use crate::client::{Answer, get, post, put, send};
 use crate::money::Money;
 
-/// Each account begins with as much, so that some transfers are not covered.
+/// Each account begins with as much.
 const BALANCE: Money = Money(500_000);
-/// The largest transfer.
+/// The largest transfer that is meant seriously.
 const LARGEST: i64 = 10_000;
+/// One in so many asks for more than anybody has, so that there is something to refuse.
+const GREEDY: usize = 20;
 /// Every so many accounts one is closed and refuses credits, so that there is something to compensate.
 const CLOSED: usize = 8;
 /// So many customers ask at once.
@@ -53,10 +55,11 @@ pub(crate) struct Load {
 impl Load {
     /// Draws transfers between random accounts; a share of them is asked for twice.
     pub(crate) fn draw(transfers: usize, accounts: usize, repeated: f64, random: &mut Rng) -> Self {
-        let wishes = (0..transfers).map(|_| {
+        let wishes = (0..transfers).map(|number| {
             let from = random.usize(..accounts);
             let to = (from + random.usize(1..accounts)) % accounts;
-            let amount = Money(random.i64(1..=LARGEST));
+            let times = if number % GREEDY == 0 { 1_000 } else { 1 };
+            let amount = Money(random.i64(LARGEST / 10..=LARGEST) * times);
             let body = json!({ "from": name(from), "to": name(to), "amount": amount }).to_string();
             let key = format!("{:032x}", random.u128(..));
             Wish { key, body, is_repeated: random.f64() < repeated, asked_since: None }

@@ -13,7 +13,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// All transfers have ended, and so long nothing came: longer than any copy is late, or any lease holds.
 const CALM: Duration = Duration::from_secs(3);
 /// Something is left to do, and so long nobody did any of it: longer than a waiting message is held by the dead.
-const GIVEN_UP: Duration = Duration::from_secs(60);
+const GIVEN_UP: Duration = Duration::from_mins(1);
 
 /// What two looks have to agree in.
 type Look = (Health, Health, Moving);

@@ -78,7 +78,7 @@ impl Scratch {
             run(server, format!("DROP DATABASE {} WITH (FORCE)", name.unwrap_or_default())).await?;
         }
         if self.transfers.starts_with("mongodb") {
-            let client = hapax_mongodb::mongodb::Client::with_uri_str(&self.transfers).await?;
+            let client = hapax::mongodb::Client::with_uri_str(&self.transfers).await?;
             if let Some(database) = client.default_database() {
                 database.drop().await?;
             }

@@ -1,10 +1,10 @@
 //! Transfers on MongoDB.
 
 use hapax::BoxError;
-use hapax_mongodb::MongoTx;
-use hapax_mongodb::mongodb::bson::{Document, doc};
-use hapax_mongodb::mongodb::options::IndexOptions;
-use hapax_mongodb::mongodb::{Client, IndexModel};
+use hapax::MongoTx;
+use hapax::mongodb::bson::{Document, doc};
+use hapax::mongodb::options::IndexOptions;
+use hapax::mongodb::{Client, IndexModel};
 use serde::{Deserialize, Serialize};
 
 use super::{State, Transfer, Transfers};

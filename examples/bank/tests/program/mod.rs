@@ -17,7 +17,7 @@ pub(crate) mod client;
 
 use client::{Answer, get, post, put, send};
 
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// `bank` with arguments, told of no server by the environment.
 pub(crate) fn bank(args: &[&str]) -> Output {
@@ -50,8 +50,7 @@ pub(crate) struct Service {
 
 impl Service {
     pub(crate) async fn start(args: &[&str]) -> Result<Self, BoxError> {
-        let subject =
-            args.iter().fold(Subject::new(env!("CARGO_BIN_EXE_bank")), |subject, arg| subject.arg(arg));
+        let subject = args.iter().fold(Subject::new(env!("CARGO_BIN_EXE_bank")), Subject::arg);
         let mut running = subject.start()?;
         running.wait_output("listening on http://", SOON).await;
         let said = running.stdout();
