@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::events::{self, Movement};
 use crate::exchange::{ACCOUNTS, TRANSFERS};
 use crate::money::Money;
-use crate::service::{Counts, Service, ServiceArgs, Tally, Wire, retry};
+use crate::service::{BATCH, Counts, Service, ServiceArgs, Tally, Wire, retry};
 use account::Fact;
 pub(crate) use hand_built::Without;
 use peril::Peril;
@@ -146,6 +146,7 @@ async fn protected<S: AccountStore>(
     };
     let consumer = Consumer::new(CONSUMER, store.clone(), wire.source)?
         .format(events::format("json:/payload/account")?)
+        .batch(BATCH)
         .retry(retry())
         .on(events::REQUESTED.name, carry_out.clone())
         .on(events::CREDIT_REQUESTED.name, carry_out.clone())

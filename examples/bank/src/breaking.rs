@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hapax::BoxError;
 
-use crate::check::{Findings, Scratch, Servers, Trial, Victim, share};
+use crate::check::{Findings, Scratch, Servers, Trial, Victim, share, unless_interrupted};
 use crate::money::Money;
 use defence::{Attempt, attempts};
 
@@ -35,6 +35,9 @@ pub(crate) struct BreakArgs {
     servers: Servers,
 }
 
+const HEADER: &str = "\
+| what is taken away | completed | failed | doubled | lost | stuck | money invented | missing | duplicates seen | kills | |
+|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|";
 /// Nothing of what can be stuck is held longer by a dead account service.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -42,14 +45,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) async fn run(args: &BreakArgs) -> Result<bool, BoxError> {
     let begun = Instant::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    println!(
-        "| what is taken away | completed | failed | doubled | lost | stuck | money | duplicates seen | kills | |"
-    );
-    println!("|---|--:|--:|--:|--:|--:|--:|--:|--:|---|");
+    let chosen =
+        attempts(args.redis.as_deref()).into_iter().filter(|attempt| attempt.title.contains(&args.only));
+    println!("{HEADER}");
     let mut as_promised = true;
-    for attempt in
-        attempts(args.redis.as_deref()).into_iter().filter(|attempt| attempt.title.contains(&args.only))
-    {
+    for attempt in chosen {
         let findings = row(args, &attempt, seed).await?;
         as_promised &= findings.is_clean() || !attempt.promises;
         println!("{}", line(&attempt, &findings));
@@ -60,9 +60,11 @@ pub(crate) async fn run(args: &BreakArgs) -> Result<bool, BoxError> {
 
 async fn row(args: &BreakArgs, attempt: &Attempt, seed: u64) -> Result<Findings, BoxError> {
     let scratch = Scratch::create(&args.servers).await?;
-    let findings = broken(args, attempt, seed, &scratch).await;
-    scratch.remove().await?;
-    findings
+    let findings = unless_interrupted(broken(args, attempt, seed, &scratch)).await;
+    let removed = scratch.remove().await;
+    let findings = findings?;
+    removed?;
+    Ok(findings)
 }
 
 async fn broken(

@@ -43,6 +43,19 @@ pub(crate) fn share(text: &str) -> Result<f64, String> {
     share.ok_or_else(|| "a share is a number from 0 to 1".to_owned())
 }
 
+/// Runs something to its end, unless somebody interrupts it: so that what it has made is removed all the same.
+pub(crate) async fn unless_interrupted<T>(
+    trial: impl Future<Output = Result<T, BoxError>>,
+) -> Result<T, BoxError> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        ended = trial => ended,
+        _ = terminate.recv() => Err("interrupted".into()),
+        _ = tokio::signal::ctrl_c() => Err("interrupted".into()),
+    }
+}
+
 /// Runs one trial; true if it ends clean.
 pub(crate) async fn run(args: &CheckArgs) -> Result<bool, BoxError> {
     let begun = Instant::now();
@@ -54,9 +67,10 @@ pub(crate) async fn run(args: &CheckArgs) -> Result<bool, BoxError> {
     if !args.json {
         eprintln!("{scratch}; seed {seed}");
     }
-    let findings = trial.run(&scratch).await;
-    scratch.remove().await?;
+    let findings = unless_interrupted(trial.run(&scratch)).await;
+    let removed = scratch.remove().await;
     let findings = findings?;
+    removed?;
     if args.json {
         println!("{}", serde_json::to_string(&findings)?);
     } else {

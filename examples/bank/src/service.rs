@@ -94,6 +94,10 @@ impl ServiceArgs {
     }
 }
 
+/// The most messages in one transaction. What a killed process had in hand is tried one by one by the next, each alone
+/// and on record, since one of them may have been the cause: small batches leave it less to do.
+pub(crate) const BATCH: usize = 10;
+
 /// How often a message may fail. Generous, since a service that is killed again and again may die with one message
 /// in hand more than once.
 pub(crate) fn retry() -> Retry {

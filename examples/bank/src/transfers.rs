@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::events::{self, Entry, Movement};
 use crate::exchange::{ACCOUNTS, TRANSFERS};
 use crate::money::Money;
-use crate::service::{Counts, Service, ServiceArgs, Tally, retry};
+use crate::service::{BATCH, Counts, Service, ServiceArgs, Tally, retry};
 pub(crate) use machine::State;
 
 /// A transfer of money from one account to another.
@@ -103,6 +103,7 @@ async fn serve<S: TransferStore>(
     let wire = args.wire(TRANSFERS, ACCOUNTS, embedded).await?;
     let consumer = Consumer::new(CONSUMER, store.clone(), wire.source)?
         .format(events::format("json:/payload/transferId")?)
+        .batch(BATCH)
         .retry(retry())
         .on(events::OPENED.name, saga::opened)
         .on(events::DEBITED.name, saga::debited)

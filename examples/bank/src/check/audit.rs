@@ -196,7 +196,7 @@ mod tests {
             (&[Entry::Debit, Entry::Credit], (0, 0)),
         ] {
             let ledger: Vec<_> = entries.iter().map(|entry| transfer.movement(*entry)).collect();
-            let findings = compare(&[transfer.clone()], &ledger, &[]);
+            let findings = compare(std::slice::from_ref(&transfer), &ledger, &[]);
             assert_eq!((findings.invented, findings.missing), expected, "{entries:?}");
         }
     }
