@@ -76,7 +76,10 @@ impl Sessions {
             runtime: Handle::current(),
             permit: Some(permit),
         };
-        held.begin().await.map_err(failed("cannot begin a transaction"))?;
+        if let Err(error) = held.begin().await {
+            held.let_go(); // nothing has reached a server
+            return Err(failed("cannot begin a transaction")(error));
+        }
         Ok(held)
     }
 

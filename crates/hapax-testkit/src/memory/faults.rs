@@ -76,8 +76,10 @@ pub enum Op {
     Beat,
     /// `leave`.
     Leave,
-    /// Every operation of the outbox.
+    /// Every operation of the outbox but `sent`.
     Outbox,
+    /// `sent`.
+    Sent,
     /// `charge_start`.
     ChargeStart,
     /// `starts`.

@@ -148,7 +148,7 @@ impl Outbox for MemoryStore {
     }
 
     async fn sent(&self, numbers: &[OutboxNumber], keep: bool) -> Result<(), Error> {
-        self.call(Op::Outbox, |database| {
+        self.call(Op::Sent, |database| {
             let now = database.now();
             for number in numbers {
                 if !keep {

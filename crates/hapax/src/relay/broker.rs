@@ -16,6 +16,9 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// A row that so often takes a healthy broker's connection along is at fault itself.
 const FAULTS: u32 = 3;
 
+/// More suspects than that are of outages long past: another relay has published them since.
+const MOST_SUSPECTS: usize = 10_000;
+
 /// What became of a row.
 pub(super) enum Fate {
     Sent,
@@ -108,6 +111,9 @@ impl Broker {
         };
         let fates: Vec<_> = rows.into_iter().zip(answers).map(fate).collect();
         let mut away = None;
+        if self.suspects.len() > MOST_SUSPECTS {
+            self.suspects.clear();
+        }
         for (row, fate) in &fates {
             if let Fate::Away(error) = fate {
                 self.suspects.insert(row.number, 0);
