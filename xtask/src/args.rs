@@ -8,7 +8,8 @@ cargo xtask TASK
                                 --embedded: only those that need no server;
                                 ARGS go to the test runner, e.g. a test's name
   soak [--minutes N] [--messages N]
-                                run the long outage test, and write its table to docs/soak.md
+                                run the long outage test and the bank's check, and write what they say to
+                                docs/soak.md
   ci                            everything CI checks, in its order
   help                          this text";
 

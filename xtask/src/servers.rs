@@ -67,6 +67,14 @@ impl Servers {
         Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
     }
 
+    /// Tells the example `bank` where they are.
+    pub(crate) fn name_to_bank<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command
+            .env("HAPAX_BANK_POSTGRES", &self.postgres)
+            .env("HAPAX_BANK_RABBITMQ", &self.rabbitmq)
+            .env("HAPAX_BANK_MONGODB", &self.mongodb)
+    }
+
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)

@@ -1,4 +1,4 @@
-//! The long outage test, and the page that shows its result.
+//! The long tests, and the page that shows their results: the outages, and the bank.
 
 use std::{fs, process::Command};
 
@@ -13,8 +13,12 @@ use crate::{
 /// The page, from the root of the workspace.
 const PAGE: &str = "docs/soak.md";
 
-/// Runs the soak test in release mode and writes the table that it prints to the page, with the commit it ran
-/// on.
+/// How the bank is tried, unless its length is said.
+const TRANSFERS: u32 = 10_000;
+const BANK: [&str; 4] = ["--duplicates", "0.3", "--kills", "30"];
+
+/// Runs the soak test and the bank's check in release mode and writes what they print to the page, with the commit
+/// they ran on.
 pub(crate) fn run(length: &Length) -> Result {
     packages::ensure()?;
     let servers = Servers::ensure()?;
@@ -40,21 +44,28 @@ pub(crate) fn run(length: &Length) -> Result {
         }
     }
     let output = steps::run_and_read("soak", &mut soak)?;
-    let page = page(&output, &commit()?, &machine())?;
+    let transfers = length.messages.unwrap_or(TRANSFERS).to_string();
+    let check = [&["check", "--transfers", transfers.as_str()], &BANK[..]].concat();
+    let mut bank = steps::cargo(["run", "--release", "--package", "bank", "--"]);
+    let bank = steps::run_and_read("bank", servers.name_to_bank(bank.args(&check)))?;
+    let page = page(&output, &check.join(" "), &bank, &commit()?, &machine())?;
     fs::write(steps::root().join(PAGE), page).context(&format!("writing {PAGE}"))?;
     println!("written: {PAGE}");
     Ok(())
 }
 
-/// The page's text: what was run on what, and the lines of the output that are a Markdown table.
-fn page(output: &str, commit: &str, machine: &str) -> Result<String> {
+/// The page's text: what was run on what, the lines of the output that are a Markdown table, and what the bank says.
+fn page(output: &str, check: &str, bank: &str, commit: &str, machine: &str) -> Result<String> {
     let table: Vec<&str> = output.lines().map(str::trim).filter(|line| line.starts_with('|')).collect();
     if table.is_empty() {
         return Err(Failure::new("the soak test printed no table (lines that start with `|`)"));
     }
     Ok(format!(
-        "# Soak test\n\nWritten by `cargo xtask soak`, on commit {commit}, {machine}.\n\n{}\n",
-        table.join("\n")
+        "# Soak test\n\nWritten by `cargo xtask soak`, on commit {commit}, {machine}.\n\n{}\n\n\
+         ## The bank\n\n[The example](bank.md) on MongoDB, PostgreSQL and RabbitMQ: `bank {check}`.\n\n\
+         ```text\n{}\n```\n",
+        table.join("\n"),
+        bank.trim()
     ))
 }
 
@@ -78,13 +89,15 @@ mod tests {
     #[test]
     fn the_page_holds_the_table_and_what_it_ran_on() {
         let output = "running 1 test\n| outage | lost |\n|---|---|\n| 60 s | 0 |\ntest soak ... ok\n";
-        let page = page(output, "`abc`", "2 cores").unwrap();
+        let page = page(output, "check --kills 1", "0 lost\nclean\n", "`abc`", "2 cores").unwrap();
         assert!(page.contains("commit `abc`, 2 cores"), "{page}");
-        assert!(page.ends_with("\n\n| outage | lost |\n|---|---|\n| 60 s | 0 |\n"), "{page}");
+        assert!(page.contains("\n\n| outage | lost |\n|---|---|\n| 60 s | 0 |\n\n"), "{page}");
+        assert!(page.contains("`bank check --kills 1`"), "{page}");
+        assert!(page.ends_with("\n```text\n0 lost\nclean\n```\n"), "{page}");
     }
 
     #[test]
     fn a_run_without_a_table_fails() {
-        assert!(page("test soak ... ok", "`abc`", "2 cores").is_err());
+        assert!(page("test soak ... ok", "", "", "`abc`", "2 cores").is_err());
     }
 }
