@@ -563,6 +563,21 @@ mod tests {
         assert!(ids(&first).iter().all(|id| id.len() == 36 && id.as_bytes()[14] == b'8'));
     }
 
+    /// Whatever a restart or a release brings: a retry must carry the id that the first attempt carried.
+    #[test]
+    fn case_35_an_id_is_the_same_after_a_restart_and_in_every_release() {
+        let mut buffer = buffer("m1");
+        buffer.publish(Paid { order: 1 }).unwrap();
+        buffer.publish(Publication::bytes("Mail", "x")).unwrap();
+        buffer.publish(Publication::bytes("Mail", "x").slot("receipt")).unwrap();
+        let golden = [
+            "4e80b5cd-c3d1-8332-9634-e1262a60c6e7",
+            "7327f824-5697-8412-9ef6-9078b8d61c8e",
+            "7abc01ca-8223-8367-a9b5-5f62d64839e7",
+        ];
+        assert_eq!(ids(&buffer), golden);
+    }
+
     #[test]
     fn a_conditional_publish_shifts_no_other_id() {
         let (mut with, mut without) = (buffer("m1"), buffer("m1"));
