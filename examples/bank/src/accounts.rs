@@ -33,9 +33,9 @@ pub(crate) struct AccountArgs {
     /// Runs a hand-built consumer with one of its defences missing, for `bank break`.
     #[arg(long, value_name = "DEFENCE", hide = true)]
     pub(crate) without: Option<Without>,
-    /// The Redis that keeps the marks of `--without same-database`; else they are in a file beside the database.
-    #[arg(long, value_name = "URL", hide = true)]
-    pub(crate) redis: Option<String>,
+    /// Where the marks of `--without same-database` are kept: redis://… or sqlite:…
+    #[arg(long, value_name = "URL", hide = true, required_if_eq("without", "same-database"))]
+    pub(crate) marks: Option<String>,
     /// Dies by SIGKILL at the worst moment of so many messages' handling.
     #[arg(long, value_name = "N", hide = true)]
     pub(crate) die_at: Option<u32>,

@@ -45,8 +45,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) async fn run(args: &BreakArgs) -> Result<bool, BoxError> {
     let begun = Instant::now();
     let seed = args.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    let chosen =
-        attempts(args.redis.as_deref()).into_iter().filter(|attempt| attempt.title.contains(&args.only));
+    let mut chosen = attempts(args.redis.as_deref());
+    chosen.retain(|attempt| attempt.title.contains(&args.only));
+    if chosen.is_empty() {
+        return Err(format!("no row's text contains `{}`", args.only).into());
+    }
     println!("{HEADER}");
     let mut as_promised = true;
     for attempt in chosen {
@@ -73,14 +76,16 @@ async fn broken(
     seed: u64,
     scratch: &Scratch,
 ) -> Result<Findings, BoxError> {
-    attempt.take_away(&scratch.accounts).await?;
+    Box::pin(attempt.take_away(&scratch.accounts)).await?;
+    let file = || format!("sqlite:{}", scratch.folder.path().join("marks.db").display());
+    let marks = args.redis.clone().unwrap_or_else(file);
     let trial = Trial {
         duplicates: args.duplicates,
         kills: args.kills / 2,
         deaths: args.kills - args.kills / 2,
         victim: Victim::Accounts,
         seed,
-        account_args: attempt.arguments(args.redis.as_deref()),
+        account_args: attempt.arguments(&marks),
         patience: PATIENCE,
         ..Trial::of(args.transfers)
     };

@@ -6,7 +6,6 @@ mod mongodb;
 mod saga;
 mod sqlite;
 
-use std::fmt;
 use std::future::Future;
 
 use hapax::MongoStore;
@@ -121,11 +120,4 @@ async fn serve<S: TransferStore>(
     let janitor = Janitor::new(store, ConsumerName::new(DESK)?, Keep::default());
     tokio::spawn(janitor.run_until(service.stop.clone()));
     service.run(consumer.run_until(service.stopped()), relay).await
-}
-
-impl fmt::Display for Transfer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { id, from, to, amount, state, .. } = self;
-        write!(f, "transfer {id} of {amount} from {from} to {to} ({state})")
-    }
 }

@@ -37,12 +37,16 @@ pub(super) async fn serve<S: AccountStore>(
     peril: Arc<Peril>,
 ) -> Result<(), BoxError> {
     let seen = Arc::new(Seen::default());
+    let marks = match &args.marks {
+        Some(url) => Some(Marks::open(url, &args.service.store).await?),
+        None => None,
+    };
     let consumer = HandBuilt {
         without,
         store: store.clone(),
         name: ConsumerName::new(CONSUMER)?,
         format: events::format("json:/payload/account")?,
-        marks: Marks::open(args.redis.as_deref(), &args.service.store).await?,
+        marks,
         publisher: wire.publisher.clone(),
         peril,
         seen: Arc::clone(&seen),
@@ -72,7 +76,8 @@ struct HandBuilt<S> {
     store: S,
     name: ConsumerName,
     format: Format,
-    marks: Marks,
+    /// Only where they are kept outside the database.
+    marks: Option<Marks>,
     publisher: BoxPublisher,
     peril: Arc<Peril>,
     seen: Arc<Seen>,
@@ -131,7 +136,8 @@ impl<S: AccountStore> HandBuilt<S> {
                 noted
             }
             Without::SameDatabase => {
-                let is_new = self.marks.set(id).await?;
+                let marks = self.marks.as_mut().ok_or("nobody said where the marks are kept")?;
+                let is_new = marks.set(id).await?;
                 self.peril.pass(); // whoever dies here has lost the message
                 Ok(!is_new)
             }

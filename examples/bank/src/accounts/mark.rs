@@ -3,6 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 use hapax::BoxError;
+use hapax::sqlx::sqlite::SqliteConnectOptions;
 use hapax::sqlx::{self, Connection as _, SqliteConnection};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
@@ -16,19 +17,15 @@ pub(super) enum Marks {
 }
 
 impl Marks {
-    /// In Redis if there is one, else in a file beside the database.
-    pub(super) async fn open(redis: Option<&str>, store: &str) -> Result<Self, BoxError> {
-        if let Some(url) = redis {
-            let address = url.trim_start_matches("redis://").trim_end_matches('/');
-            let stream = BufReader::new(TcpStream::connect(address).await?);
+    /// At redis://… or sqlite:…; keys begin with the name of the database that they do not commit with.
+    pub(super) async fn open(url: &str, store: &str) -> Result<Self, BoxError> {
+        if let Some(address) = url.strip_prefix("redis://") {
+            let stream = BufReader::new(TcpStream::connect(address.trim_end_matches('/')).await?);
             let prefix = store.rsplit('/').next().unwrap_or_default().to_owned();
             return Ok(Self::Redis { stream, prefix });
         }
-        let file = store.strip_prefix("sqlite:").unwrap_or("accounts.db");
-        let options = sqlx::sqlite::SqliteConnectOptions::new()
-            .filename(format!("{file}.marks"))
-            .create_if_missing(true);
-        let mut file = SqliteConnection::connect_with(&options).await?;
+        let options: SqliteConnectOptions = url.parse()?;
+        let mut file = SqliteConnection::connect_with(&options.create_if_missing(true)).await?;
         sqlx::raw_sql("CREATE TABLE IF NOT EXISTS marks (id TEXT PRIMARY KEY)").execute(&mut file).await?;
         Ok(Self::File(file))
     }

@@ -55,7 +55,7 @@ pub(super) fn attempts(redis: Option<&str>) -> Vec<Attempt> {
 
 impl Attempt {
     /// How the account service is told.
-    pub(super) fn arguments(&self, redis: Option<&str>) -> Vec<String> {
+    pub(super) fn arguments(&self, marks: &str) -> Vec<String> {
         let without = match self.without {
             None => return Vec::new(),
             Some(Without::Hapax) => "hapax",
@@ -63,8 +63,7 @@ impl Attempt {
             Some(Without::SameDatabase) => "same-database",
             Some(Without::Outbox) => "outbox",
         };
-        let redis = redis.into_iter().flat_map(|url| ["--redis", url]);
-        ["--without", without].into_iter().chain(redis).map(str::to_owned).collect()
+        ["--without", without, "--marks", marks].map(str::to_owned).to_vec()
     }
 
     /// Makes the books and drops the indexes.

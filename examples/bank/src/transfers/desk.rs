@@ -88,7 +88,7 @@ async fn answer<Tx: Transfers>(
             "another request was made under this Idempotency-Key",
         ));
     }
-    if !claim.is_ours() && claim == Claim::Busy {
+    if claim == Claim::Busy {
         return Err(Problem::in_progress());
     }
     // Keys are forgotten after a while, transfers are not.
