@@ -318,9 +318,9 @@ pub(crate) struct Discard {
 /// `hapax relay`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Relay {
-    /// The configuration file, of which [store], [brokers] and [relay] are used
+    /// The configuration file; of it [store], [brokers] and [relay] are used
     pub(crate) config: PathBuf,
-    /// End when nothing was due this long, such as 2s
+    /// End when nothing was due this long, such as 2s (25s later if a broker is away); exit code 1 if rows are left
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) until_idle: Option<Duration>,
     /// Print the summary as one line of JSON

@@ -43,7 +43,7 @@ use hapax::Code;
 use interpolate::Surroundings;
 use log::Log;
 use policy::Policy;
-use problem::{Origin, Problem, Report};
+use problem::{Origin, Placed, Problem, Report};
 use read::{Reading, Table};
 use relay::Relay;
 use store::Store;
@@ -111,6 +111,17 @@ impl Config {
             consumer.dead_letters.is_some() || consumer.on.values().any(|handler| !handler.publish.is_empty())
         };
         self.consumers.values().any(publishes)
+    }
+
+    /// Whether anything is published to a broker.
+    pub(crate) fn publishes_to(&self, broker: &str) -> bool {
+        let is_it = |name: Option<&Placed<String>>| name.is_some_and(|name| name.value == broker);
+        self.consumers.values().any(|consumer| {
+            let copies = consumer.dead_letters.is_some() && is_it(consumer.source.broker());
+            let mut targets =
+                consumer.on.values().flat_map(|handler| &handler.publish).map(|publish| &publish.to);
+            copies || targets.any(|target| is_it(target.value.broker.as_ref()))
+        })
     }
 
     /// The complete configuration with every default, as commented TOML: what `--print-defaults` prints.

@@ -9,6 +9,23 @@ use crate::config::relay::OnFailure as Policy;
 use crate::open::placed;
 use crate::trouble::Trouble;
 
+/// Asks every broker that is published to whether it can be reached.
+pub(crate) async fn check_brokers(config: &Config) -> Result<(), Trouble> {
+    for (name, broker) in &config.brokers {
+        #[cfg(feature = "rabbitmq")]
+        if let Connection::RabbitMq(rabbit) = &broker.connection
+            && config.publishes_to(name)
+        {
+            let in_file = |error| placed(config, &rabbit.url, error);
+            let publisher = crate::consume::rabbit_of(rabbit).map_err(in_file)?.publisher();
+            let checked = publisher.check().await;
+            publisher.close().await;
+            checked.map_err(in_file)?;
+        }
+    }
+    Ok(())
+}
+
 /// A relay to every broker of the file; the one without a name is the store's own queues.
 pub(crate) fn relay_of<D: Dialect>(
     config: &Config,

@@ -2,6 +2,7 @@
 //! exit code.
 
 use std::fmt;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use hapax::{Code, Error};
@@ -80,7 +81,7 @@ impl Trouble {
             Self::Config(report) => miette::Report::new(*report),
             other => miette::Report::new(other),
         };
-        eprintln!("{report:?}");
+        let _ = writeln!(std::io::stderr(), "{report:?}"); // who has closed it will miss it
         code
     }
 }

@@ -130,7 +130,7 @@ async fn case_27_a_message_that_cannot_be_sent_is_parked_and_unparked() {
     shop.run("run @hapax.toml --until-idle 300ms").await.exit(0);
     let other = shop::changed(&[]) + "\n[relay]\npark_after = 1\n";
     shop.write("other.toml", &other);
-    let summary = shop.run("relay @other.toml --until-idle 300ms --json").await.json(0).remove(0);
+    let summary = shop.run("relay @other.toml --until-idle 300ms --json").await.json(1).remove(0);
     let counts = ["published", "refused", "parked", "left"].map(|name| summary[name].as_i64());
     assert_eq!(counts, [0, 1, 1, 1].map(Some), "{summary}");
     let listed = shop.run("outbox list -c @other.toml --state parked").await.exit(0);

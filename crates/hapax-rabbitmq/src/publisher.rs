@@ -85,6 +85,17 @@ impl RabbitPublisher {
         self
     }
 
+    /// Whether the broker can be reached with these credentials. Two round trips, and those of connecting.
+    ///
+    /// # Errors
+    ///
+    /// `Code::BrokerRefused` or `Code::BrokerUnavailable`.
+    pub async fn check(&self) -> Result<(), Error> {
+        let Opened { channel, .. } = self.open().await?;
+        done_with(&channel).await;
+        Ok(())
+    }
+
     /// Declares a durable queue, which is no change if it exists as one. Three round trips.
     ///
     /// # Errors

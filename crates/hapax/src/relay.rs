@@ -155,7 +155,8 @@ impl<S: Outbox> Relay<S> {
         self
     }
 
-    /// Ends the run when nothing was due for so long.
+    /// Ends the run when nothing was due for so long; with a broker that is away, 25 s later, and what was for it
+    /// stays in the outbox.
     pub fn until_idle(mut self, silence: Duration) -> Self {
         self.settings.until_idle = Some(silence);
         self
@@ -214,7 +215,7 @@ async fn until_stopped<S: Outbox>(turns: &mut Turns<'_, S>, stop: &CancellationT
                     info!("the store is back; the relay goes on");
                 }
                 pause = FIRST;
-                if turn == Turn::Published {
+                if turn == Turn::Progress {
                     idle_since = None;
                     continue;
                 }

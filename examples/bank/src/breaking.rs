@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hapax::BoxError;
 
-use crate::check::{Findings, Scratch, Servers, Trial, Victim, share, unless_interrupted};
+use crate::check::{Findings, Scratch, Servers, Trial, Victim, share, transfers, unless_interrupted};
 use crate::money::Money;
 use defence::{Attempt, attempts};
 
@@ -14,7 +14,7 @@ use defence::{Attempt, attempts};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct BreakArgs {
     /// How many transfers to make in each row.
-    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(long, value_name = "N", default_value_t = 60, value_parser = transfers)]
     transfers: usize,
     /// The share of requests and messages that come twice, and of messages that come out of order.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
@@ -48,7 +48,8 @@ pub(crate) async fn run(args: &BreakArgs) -> Result<bool, BoxError> {
     let mut chosen = attempts(args.redis.as_deref());
     chosen.retain(|attempt| attempt.title.contains(&args.only));
     if chosen.is_empty() {
-        return Err(format!("no row's text contains `{}`", args.only).into());
+        let message = format!("no row's text contains `{}`", args.only);
+        clap::Error::raw(clap::error::ErrorKind::InvalidValue, message + "\n").exit();
     }
     println!("{HEADER}");
     let mut as_promised = true;

@@ -19,7 +19,7 @@ pub(crate) use trial::{Trial, Victim};
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// How many transfers to make.
-    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = transfers)]
     transfers: usize,
     /// The share of requests and messages that come twice, and of messages that come out of order.
     #[arg(long, value_name = "SHARE", default_value_t = 0.3, value_parser = share)]
@@ -35,6 +35,12 @@ pub(crate) struct CheckArgs {
     json: bool,
     #[command(flatten)]
     servers: Servers,
+}
+
+/// Reads how many transfers there are to be.
+pub(crate) fn transfers(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| "a whole number from 1 on".to_owned())
 }
 
 /// Reads a share.

@@ -1,7 +1,9 @@
 //! Refusals over HTTP, as problem documents (RFC 9457).
 
+use axum::extract::rejection::BytesRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hapax::{Error, ErrorKind, Failure};
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -27,6 +29,12 @@ impl Problem {
 
     pub(crate) fn not_found(detail: impl Into<String>) -> Self {
         Self { status: StatusCode::NOT_FOUND, kind: "not-found", detail: detail.into() }
+    }
+
+    /// The address is right, and the method is not.
+    pub(crate) fn wrong_method() -> Self {
+        let detail = "this address does not take that method";
+        Self { status: StatusCode::METHOD_NOT_ALLOWED, kind: "wrong-method", detail: detail.to_owned() }
     }
 
     /// The same request is being handled already.
@@ -71,8 +79,13 @@ impl From<Failure> for Problem {
 }
 
 /// Reads a JSON body.
-pub(crate) fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
-    serde_json::from_slice(body).map_err(|error| match error.classify() {
+pub(crate) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, Problem> {
+    let body = body.map_err(|refused| Problem {
+        status: refused.status(),
+        kind: "unreadable-body",
+        detail: refused.body_text(),
+    })?;
+    serde_json::from_slice(&body).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::unprocessable("invalid-field", error.to_string()),
         _ => Problem::malformed("not-json", format!("the body is not JSON: {error}")),
     })

@@ -119,7 +119,10 @@ impl Service {
         let stop = CancellationToken::new();
         let listener = TcpListener::bind(listen).await?;
         println!("listening on http://{}", listener.local_addr()?);
-        let routes = routes.route("/health", get(health::<S>).with_state(Arc::new(tally)));
+        let routes = routes
+            .route("/health", get(health::<S>).with_state(Arc::new(tally)))
+            .fallback(async || Problem::not_found("there is nothing at this address"))
+            .method_not_allowed_fallback(async || Problem::wrong_method());
         let served = axum::serve(listener, routes).with_graceful_shutdown(stop.clone().cancelled_owned());
         tokio::spawn(served.into_future());
         tokio::spawn(stop_when_told(stop.clone()));

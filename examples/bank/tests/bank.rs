@@ -148,6 +148,8 @@ async fn a_bad_request_is_refused_with_a_problem_document() -> Result<(), BoxErr
     for key in [None, Some(""), Some("\"\""), Some(long.as_str())] {
         is_problem(&transfers.ask(key, good).await?, 400, "idempotency-key")?;
     }
+    is_problem(&transfers.ask(Some("k1"), &" ".repeat(3_000_000)).await?, 413, "unreadable-body")?;
+    is_problem(&send(transfers.address, get("/nowhere")?).await?, 404, "not-found")?;
     is_problem(&send(transfers.address, get("/transfers/none")?).await?, 404, "not-found")?;
     is_problem(&send(accounts.address, get("/accounts/eve")?).await?, 404, "not-found")?;
     assert_eq!(

@@ -1,5 +1,6 @@
 //! `hapax outbox`: messages that are to be published.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use hapax::sql::{Dialect, SqlStore};
@@ -165,10 +166,11 @@ async fn select<D: Dialect>(args: &OutboxChange, store: &SqlStore<D>) -> Result<
             let cure = "Give numbers, or --parked for all that are parked.";
             return Err(Trouble::usage(Code::UsageWrong, "no rows are named", cure));
         }
-        for number in &args.numbers {
-            one(store, OutboxNumber(*number)).await?;
+        let numbers: BTreeSet<OutboxNumber> = args.numbers.iter().copied().map(OutboxNumber).collect();
+        for number in &numbers {
+            one(store, *number).await?;
         }
-        return Ok(args.numbers.iter().copied().map(OutboxNumber).collect());
+        return Ok(numbers.into_iter().collect());
     }
     let state = Some(OutboxState::Parked);
     let mut filter = OutboxFilter { state, limit: PAGE, ..OutboxFilter::default() };

@@ -14,7 +14,7 @@ use crate::config::Config;
 use crate::open::{self, Missing, with_store};
 use crate::out::say;
 use crate::relay::relay_of;
-use crate::trouble::Trouble;
+use crate::trouble::{FINDINGS, Trouble};
 use crate::{logs, shutdown};
 
 /// Relays until a signal comes, or until nothing is due.
@@ -36,8 +36,10 @@ async fn relay<D: Dialect>(config: &Config, store: &SqlStore<D>, args: &Relay) -
     admin::serve(&config.admin, admin::recorder()?, desk, done.clone()).await?;
     let summary = relay.run_until(shutdown::on_signal().cancelled_owned()).await;
     done.cancel();
-    print_summary(&summary?, left(store).await?, args.json);
-    Ok(ExitCode::SUCCESS)
+    let left = left(store).await?;
+    print_summary(&summary?, left, args.json);
+    let was_to_empty_it = args.until_idle.is_some();
+    Ok(if was_to_empty_it && left > 0 { ExitCode::from(FINDINGS) } else { ExitCode::SUCCESS })
 }
 
 /// How many rows are unsent or parked.

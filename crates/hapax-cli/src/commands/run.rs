@@ -22,7 +22,7 @@ use crate::config::store::Migrate;
 use crate::consume::{Configured, at_source, build, check_source, open_source, parts};
 use crate::open::{self, Missing, with_store};
 use crate::out::say;
-use crate::relay::relay_of;
+use crate::relay::{check_brokers, relay_of};
 use crate::sql::SqlTarget;
 use crate::trouble::Trouble;
 use crate::{admin, logs, progress, shutdown};
@@ -61,6 +61,7 @@ async fn check<D: SqlTarget>(
         }
         check_source(config, settings, store).await?;
     }
+    check_brokers(config).await?;
     print_check(config, &pending, as_json);
     Ok(ExitCode::SUCCESS)
 }

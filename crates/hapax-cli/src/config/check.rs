@@ -21,6 +21,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
         problems.extend(lines(consumer));
         problems.extend(policy(consumer));
         problems.extend(always(consumer));
+        problems.extend(copies(consumer));
         for handler in consumer.on.values() {
             problems.extend(publishes(config, handler));
             problems.extend(work(handler));
@@ -122,6 +123,16 @@ fn always(consumer: &Consumer) -> Option<Problem> {
     (!known.contains(&name.as_str())).then(|| {
         let message = "every message is of this type, and it has no handler";
         wrong(consumer.type_of.place, message, suggestion(name, &known))
+    })
+}
+
+/// Copies of dead letters that go where the messages come from would be redriven at once, and die again.
+fn copies(consumer: &Consumer) -> Option<Problem> {
+    let to = &consumer.dead_letters.as_ref()?.to;
+    let (Source::Queue { queue, .. } | Source::Embedded { queue }) = &consumer.source else { return None };
+    (queue.value == to.value).then(|| {
+        let message = "this is the queue that the messages come from: each copy would come back, be redriven, and die again";
+        wrong(to.place, message, "Name another queue.")
     })
 }
 

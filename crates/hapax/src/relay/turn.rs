@@ -26,11 +26,16 @@ const SWEEP: Duration = Duration::from_secs(10);
 /// Rows removed in one transaction.
 const SWEPT: u32 = 1_000;
 
+/// A run that ends when it is idle waits so much longer for a broker that is away.
+const PATIENCE: Duration = Duration::from_secs(25);
+
 /// What a turn did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    Published,
-    NothingDue,
+    /// Messages were published or refused.
+    Progress,
+    /// Nothing was due, or the broker of all that was is away.
+    Nothing,
 }
 
 /// A relay at work.
@@ -89,8 +94,9 @@ impl<'r, S: Outbox> Turns<'r, S> {
         };
         let rows = self.store.unsent(&take).await?;
         if rows.is_empty() {
-            return Ok(Turn::NothingDue);
+            return Ok(Turn::Nothing);
         }
+        let before = self.vitals.summary();
         let mut page = Page::new(rows, self.settings.on_failure);
         while !page.is_empty() && !stop.is_cancelled() {
             self.vitals.turn();
@@ -104,7 +110,7 @@ impl<'r, S: Outbox> Turns<'r, S> {
             });
         }
         self.mark().await?;
-        Ok(Turn::Published)
+        Ok(if self.vitals.summary() == before { Turn::Nothing } else { Turn::Progress })
     }
 
     /// Publishes rows and marks meanwhile those that were published before them. Answers with the keys of
@@ -246,9 +252,9 @@ impl<'r, S: Outbox> Turns<'r, S> {
         let holds_all = self.buckets.len() == usize::from(hapax_core::BUCKETS);
         // Others may hold what is due; whoever ends early leaves it to them.
         let is_quiet = holds_all || idle >= self.settings.lease;
-        is_quiet
-            && self.brokers.values().all(Broker::is_healthy)
-            && self.settings.until_idle.is_some_and(|silence| idle >= silence)
+        let all_answer = self.brokers.values().all(Broker::is_healthy);
+        let patience = if all_answer { Duration::ZERO } else { PATIENCE };
+        is_quiet && self.settings.until_idle.is_some_and(|silence| idle >= silence + patience)
     }
 
     /// Waits for news, or until it is time to look again.

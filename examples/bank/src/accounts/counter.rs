@@ -1,6 +1,7 @@
 //! The counter: where accounts are opened and looked at over HTTP.
 
 use axum::Router;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -51,9 +52,9 @@ impl<S: AccountStore> Counter<S> {
 async fn open<S: AccountStore>(
     State(counter): State<Counter<S>>,
     Path(account): Path<String>,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
-    let opening: Opening = read(&body)?;
+    let opening: Opening = read(body)?;
     let cause =
         MessageId::new(&account).map_err(|error| Problem::malformed("account-name", error.to_string()))?;
     if opening.balance < Money(0) {

@@ -48,6 +48,16 @@ pub(crate) struct Trial {
     pub(crate) shows_progress: bool,
 }
 
+/// Completes when one of the services has ended by itself, with the reason.
+async fn ended(transfers: &Process, accounts: &Process) -> BoxError {
+    loop {
+        if let Err(error) = transfers.check().and_then(|()| accounts.check()) {
+            return error;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
 impl Trial {
     /// So many transfers on a good day.
     pub(crate) fn of(transfers: usize) -> Self {
@@ -71,11 +81,10 @@ impl Trial {
         let load = Arc::new(Load::draw(self.transfers, self.accounts, self.duplicates, &mut random));
         let transfers = Process::start(self.transfer_service(scratch, &mut random))?;
         let accounts = Process::start(self.account_service(scratch, &mut random))?;
-        load.open_accounts(transfers.address, accounts.address).await.or_else(|error| {
-            transfers.check()?;
-            accounts.check()?;
-            Err(error)
-        })?;
+        tokio::select! {
+            opened = load.open_accounts(transfers.address, accounts.address) => opened?,
+            ended = ended(&transfers, &accounts) => return Err(ended),
+        }
         let money_before = money(accounts.address).await?;
 
         let asking = tokio::spawn(Arc::clone(&load).ask(transfers.address));

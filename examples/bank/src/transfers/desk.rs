@@ -1,6 +1,7 @@
 //! The desk: where transfers are asked for over HTTP. A request's key takes effect once, like a message's id.
 
 use axum::Router;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -44,10 +45,10 @@ pub(super) fn routes<S: TransferStore>(store: S) -> Result<Router, BoxError> {
 async fn ask<S: TransferStore>(
     Shared(desk): Shared<Desk<S>>,
     headers: HeaderMap,
-    body: Bytes,
+    body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Problem> {
     let key = idempotency_key(&headers)?;
-    let request: Request = read(&body)?;
+    let request: Request = read(body)?;
     check(&request)?;
     let digest = Digest::of(&serde_json::to_vec(&request).map_err(Failure::retry)?);
     let keys = [Key::new(key.clone(), digest)];
