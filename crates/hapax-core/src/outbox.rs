@@ -51,8 +51,7 @@ pub struct Unsent {
 impl Unsent {
     /// As a publisher takes it.
     pub fn outgoing(&self) -> Outgoing {
-        let Destination { name, routing_key, .. } = self.destination.clone();
-        Outgoing { envelope: self.envelope.clone(), destination: name, routing_key }
+        self.destination.outgoing(self.envelope.clone())
     }
 }
 

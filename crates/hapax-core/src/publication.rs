@@ -43,6 +43,11 @@ impl Destination {
         Self { name: exchange.into(), routing_key: routing_key.into(), ..Self::default() }
     }
 
+    /// A message on its way there, as a publisher of that broker takes it.
+    pub(crate) fn outgoing(&self, envelope: Envelope) -> Outgoing {
+        Outgoing { envelope, destination: self.name.clone(), routing_key: self.routing_key.clone() }
+    }
+
     /// The same on another broker than the relay's default one.
     #[must_use]
     pub fn on(mut self, broker: impl Into<String>) -> Self {
@@ -333,8 +338,7 @@ impl OutboxEntry {
 
     /// As a publisher takes it.
     pub fn into_outgoing(self) -> Outgoing {
-        let Destination { name, routing_key, .. } = self.destination;
-        Outgoing { envelope: self.envelope, destination: name, routing_key }
+        self.destination.outgoing(self.envelope)
     }
 }
 

@@ -52,9 +52,17 @@ impl<D: Dialect> SqlStore<D> {
 
     /// Puts messages into a queue, all or none, and wakes those who wait for it in this process.
     pub async fn send(&self, queue: &str, messages: &[Envelope]) -> Result<()> {
+        self.send_each(messages.iter().map(|message| (queue, message))).await
+    }
+
+    /// Puts each message into its queue, all or none.
+    pub(crate) async fn send_each<'m, Q: AsRef<str>>(
+        &self,
+        messages: impl Iterator<Item = (Q, &'m Envelope)>,
+    ) -> Result<()> {
         let mut held = self.connections().side_transaction().await?;
-        for message in messages {
-            self.send_in(held.conn(), queue, message).await?;
+        for (queue, message) in messages {
+            self.send_in(held.conn(), queue.as_ref(), message).await?;
         }
         held.commit().await?;
         self.inner.sent.send_replace(());

@@ -23,21 +23,18 @@ impl<D: Dialect> SqlStore<D> {
         Queues { store: self.clone() }
     }
 
-    async fn send_each(&self, messages: &[Outgoing]) -> Result<()> {
-        let mut held = self.connections().side_transaction().await?;
-        for Outgoing { envelope, destination, routing_key } in messages {
-            let queue = if destination.is_empty() { routing_key } else { destination };
-            self.send_in(held.conn(), queue, envelope).await?;
-        }
-        held.commit().await?;
-        self.inner.sent.send_replace(());
-        Ok(())
+    async fn send_out(&self, messages: &[Outgoing]) -> Result<()> {
+        let queue = |message: &Outgoing| match message.destination.as_str() {
+            "" => message.routing_key.clone(),
+            name => name.to_owned(),
+        };
+        self.send_each(messages.iter().map(|message| (queue(message), &message.envelope))).await
     }
 }
 
 impl<D: Dialect> Publisher for Queues<D> {
     async fn publish(&self, messages: Vec<Outgoing>) -> Vec<Result<(), Error>> {
-        let Err(error) = self.store.send_each(&messages).await else {
+        let Err(error) = self.store.send_out(&messages).await else {
             return messages.iter().map(|_| Ok(())).collect();
         };
         if let [_] = messages.as_slice() {
@@ -46,7 +43,7 @@ impl<D: Dialect> Publisher for Queues<D> {
         // One of them may be at fault.
         let mut results = Vec::with_capacity(messages.len());
         for message in &messages {
-            results.push(self.store.send_each(std::slice::from_ref(message)).await);
+            results.push(self.store.send_out(std::slice::from_ref(message)).await);
         }
         results
     }

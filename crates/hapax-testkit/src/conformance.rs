@@ -30,7 +30,8 @@ async fn within_limit(case: impl Future<Output = ()>) {
 }
 
 /// Polls a future at most `polls` times, each time it asks for it, and drops it unless it completed.
-async fn cancelled_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
+#[doc(hidden)]
+pub async fn cancelled_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
     let mut future = std::pin::pin!(future);
     let mut left = polls;
     std::future::poll_fn(|context| {

@@ -34,9 +34,37 @@ pub(crate) struct Vitals {
     pub(crate) store_away: AtomicBool,
     pub(crate) source_connected: AtomicBool,
     pub(crate) slow: AtomicBool,
+    pub(crate) pulse: Pulse,
+}
+
+/// When a loop last turned.
+#[derive(Debug)]
+pub(crate) struct Pulse {
     started: Instant,
-    /// Milliseconds after `started` of the last turn of the consumer's loops.
+    /// In milliseconds after `started`.
     turned: AtomicU64,
+}
+
+impl Default for Pulse {
+    fn default() -> Self {
+        Self { started: Instant::now(), turned: AtomicU64::new(0) }
+    }
+}
+
+impl Pulse {
+    pub(crate) fn turn(&self) {
+        self.turned.store(self.millis(), Ordering::Relaxed);
+    }
+
+    /// Whether it has turned within so long.
+    pub(crate) fn is_within(&self, within: Duration) -> bool {
+        let silent = self.millis().saturating_sub(self.turned.load(Ordering::Relaxed));
+        Duration::from_millis(silent) <= within
+    }
+
+    fn millis(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
 }
 
 impl Vitals {
@@ -51,17 +79,8 @@ impl Vitals {
             store_away: AtomicBool::new(false),
             source_connected: AtomicBool::new(false),
             slow: AtomicBool::new(false),
-            started: Instant::now(),
-            turned: AtomicU64::new(0),
+            pulse: Pulse::default(),
         })
-    }
-
-    pub(crate) fn turn(&self) {
-        self.turned.store(self.millis(), Ordering::Relaxed);
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     pub(crate) fn summary(&self) -> Summary {
@@ -88,8 +107,7 @@ impl Health {
 
     /// Whether the consumer's loops have turned within the last `within`: what `/live` answers by.
     pub fn is_live(&self, within: Duration) -> bool {
-        let silent = self.0.millis().saturating_sub(self.0.turned.load(Ordering::Relaxed));
-        Duration::from_millis(silent) <= within
+        self.0.pulse.is_within(within)
     }
 
     /// Why the consumer takes no messages, or takes them slowly; empty when it is ready.

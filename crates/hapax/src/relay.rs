@@ -208,7 +208,7 @@ async fn until_stopped<S: Outbox>(turns: &mut Turns<'_, S>, stop: &CancellationT
     let mut pause = FIRST;
     let mut idle_since = None;
     while !stop.is_cancelled() {
-        turns.vitals.turn();
+        turns.vitals.pulse.turn();
         match turns.turn(stop).await {
             Ok(turn) => {
                 if turns.vitals.store_is_away(false) {

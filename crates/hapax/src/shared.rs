@@ -156,7 +156,7 @@ pub(crate) struct Shared<S: Store, T, R> {
 impl<S: Store, T, R> Shared<S, T, R> {
     /// Shows that the loops turn, and how fast, to whoever asks for the consumer's health.
     pub(crate) fn show(&self) {
-        self.vitals.turn();
+        self.vitals.pulse.turn();
         self.vitals.slow.store(self.brake.is_slow(), Ordering::Relaxed);
     }
 }

@@ -118,15 +118,21 @@ async fn news_that_has_overtaken_other_news_waits_and_news_that_never_fits_is_se
     Ok(())
 }
 
-#[tokio::test]
-async fn a_bad_request_is_refused_with_a_problem_document() -> Result<(), BoxError> {
-    let folder = tempfile::tempdir()?;
-    let transfers = Service::transfers_in(folder.path()).await?;
-    let accounts = Service::accounts_in(folder.path(), &[]).await?;
+/// Both services, with an account each for ada and bob, of which both know.
+async fn bank_in(folder: &std::path::Path) -> Result<(Service, Service), BoxError> {
+    let transfers = Service::transfers_in(folder).await?;
+    let accounts = Service::accounts_in(folder, &[]).await?;
     for account in ["ada", "bob"] {
         accounts.open(account, "100.00").await?;
     }
     transfers.until_known(2).await;
+    Ok((transfers, accounts))
+}
+
+#[tokio::test]
+async fn a_bad_request_is_refused_with_a_problem_document() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    let (transfers, accounts) = bank_in(folder.path()).await?;
     for (body, status, kind) in [
         (r#"{"from":"ada","to":"bob","amount":"-5.00"}"#, 422, "invalid-amount"),
         (r#"{"from":"ada","to":"bob","amount":"0.00"}"#, 422, "invalid-amount"),
@@ -176,12 +182,7 @@ fn is_problem(answer: &program::client::Answer, status: u16, kind: &str) -> Resu
 #[tokio::test]
 async fn a_key_stands_for_one_transfer() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let transfers = Service::transfers_in(folder.path()).await?;
-    let accounts = Service::accounts_in(folder.path(), &[]).await?;
-    for account in ["ada", "bob"] {
-        accounts.open(account, "100.00").await?;
-    }
-    transfers.until_known(2).await;
+    let (transfers, accounts) = bank_in(folder.path()).await?;
     let body = r#"{"from":"ada","to":"bob","amount":"25.00"}"#;
     let first: Value = serde_json::from_slice(&transfers.ask(Some("k1"), body).await?.body)?;
     let id = first["id"].as_str().ok_or("it has an id")?;

@@ -99,7 +99,7 @@ impl<'r, S: Outbox> Turns<'r, S> {
         let before = self.vitals.summary();
         let mut page = Page::new(rows, self.settings.on_failure);
         while !page.is_empty() && !stop.is_cancelled() {
-            self.vitals.turn();
+            self.vitals.pulse.turn();
             if self.share_in_time().await? {
                 page.retain(|row| self.buckets.contains(&row.bucket));
             }

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::health::Pulse;
 
 /// What a relay did so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub struct RelaySummary {
     pub parked: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Vitals {
     published: AtomicU64,
     refused: AtomicU64,
@@ -24,23 +26,7 @@ pub(super) struct Vitals {
     running: AtomicBool,
     store_away: AtomicBool,
     brokers_away: Mutex<Vec<String>>,
-    started: Instant,
-    turned: AtomicU64,
-}
-
-impl Default for Vitals {
-    fn default() -> Self {
-        Self {
-            published: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-            parked: AtomicU64::new(0),
-            running: AtomicBool::new(false),
-            store_away: AtomicBool::new(false),
-            brokers_away: Mutex::default(),
-            started: Instant::now(),
-            turned: AtomicU64::new(0),
-        }
-    }
+    pub(super) pulse: Pulse,
 }
 
 impl Vitals {
@@ -70,14 +56,6 @@ impl Vitals {
     pub(super) fn brokers_are_away(&self, brokers: Vec<String>) {
         *self.brokers_away.lock().unwrap_or_else(PoisonError::into_inner) = brokers;
     }
-
-    pub(super) fn turn(&self) {
-        self.turned.store(self.millis(), Ordering::Relaxed);
-    }
-
-    fn millis(&self) -> u64 {
-        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
 }
 
 /// A handle on a relay that can be asked while it runs, see [`Relay::health`](crate::Relay::health).
@@ -93,8 +71,7 @@ impl RelayHealth {
     /// Whether the relay's loop has turned within the last `within`. A broker that does not confirm can hold it
     /// up for as long as its publisher waits.
     pub fn is_live(&self, within: Duration) -> bool {
-        let silent = self.0.millis().saturating_sub(self.0.turned.load(Ordering::Relaxed));
-        Duration::from_millis(silent) <= within
+        self.0.pulse.is_within(within)
     }
 
     /// Why messages stay in the outbox; empty when the relay is ready.

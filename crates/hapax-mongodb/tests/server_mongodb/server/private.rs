@@ -5,6 +5,7 @@ use std::time::Duration;
 use hapax_core::{Claim, ClaimRequest, Code, ErrorKind, Store as _};
 use hapax_mongodb::MongoStore;
 use hapax_mongodb::mongodb::bson::{Bson, Document, doc};
+use hapax_testkit::conformance::cancelled_after;
 use hapax_testkit::servers::{PrivateMongo, Server, eventually, require};
 
 use super::ground::{Ground, insert, key};
@@ -119,19 +120,6 @@ async fn open(ground: &Ground) -> i64 {
     let status = doc! { "serverStatus": 1 };
     let status = ground.database.client().database("admin").run_command(status).await.expect("it answers");
     status.get_document("transactions").expect("transactions").get_i64("currentOpen").expect("a number")
-}
-
-async fn cancelled_after<T>(polls: usize, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = std::pin::pin!(future);
-    let mut left = polls;
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return std::task::Poll::Ready(None);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
 }
 
 /// The driver alone would leave them open for a minute: that of a first operation, and that of a commit.

@@ -160,7 +160,7 @@ pub async fn a_delayed_message_comes_later<F: StoreFixture>(fixture: &F) {
     publish(&relay.orders, "m1", Publication::bytes("Paid", "1").key("k").delay(SHORT_LEASE)).await;
     publish_keyed(&relay.orders, "k", &["2"]).await;
     assert_eq!(relay.bodies().await, ["2"]);
-    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await;
+    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await; // the delay is what is tested
     assert_eq!(relay.bodies().await, ["1", "2"]);
 }
 
@@ -179,7 +179,7 @@ pub async fn a_sent_message_is_not_sent_again<F: StoreFixture>(fixture: &F) {
     assert_eq!(kept[0].state, OutboxState::Sent);
     assert!(kept[0].sent_at.is_some());
     assert_eq!(store.purge_sent(LONG, 100).await.expect("a purge"), 0);
-    tokio::time::sleep(Duration::from_millis(20)).await;
+    tokio::time::sleep(Duration::from_millis(20)).await; // it has to grow old
     assert_eq!(store.purge_sent(Duration::from_millis(10), 100).await.expect("a purge"), 1);
     assert!(all(&relay.orders).await.is_empty());
 }
@@ -222,7 +222,7 @@ pub async fn a_dead_relays_buckets_are_taken<F: StoreFixture>(fixture: &F) {
     publish_keyed(&one.orders, "k", &["1"]).await;
     one.share(SHORT_LEASE).await;
     assert!(two.share(LONG).await.is_empty());
-    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await;
+    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await; // the lease has to end
     assert!(one.unsent().await.is_empty(), "whoever lost its lease reads nothing");
     let takes = async {
         while two.share(SHORT_LEASE).await.len() < usize::from(BUCKETS) {
@@ -241,7 +241,7 @@ pub async fn a_relay_that_lives_keeps_its_buckets<F: StoreFixture>(fixture: &F) 
     let (one, two) = (Relay::named(fixture, "relay 1"), Relay::named(fixture, "relay 2"));
     one.share(SHORT_LEASE).await;
     one.orders.store.keep_buckets(&one.id, LONG).await.expect("the lease is renewed");
-    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await;
+    tokio::time::sleep(SHORT_LEASE + SHORT_LEASE / 4).await; // the first lease has to end
     assert!(two.share(LONG).await.is_empty());
 }
 
