@@ -23,6 +23,9 @@ const STALE: Duration = Duration::from_secs(1);
 /// A roll-back that takes longer is not worth waiting for: closing the connection does the same.
 const ROLL_BACK: Duration = Duration::from_secs(5);
 
+/// How long to wait before a file that is locked is opened again.
+const OPEN_AGAIN: Duration = Duration::from_millis(20);
+
 /// How long to wait for what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -188,7 +191,20 @@ impl<D: Dialect> Connections<D> {
         Err(Error::new(ErrorKind::Unavailable, Code::StoreReadOnly, context))
     }
 
+    /// SQLite does not wait for its lock while another process switches the file to WAL, so it is asked again.
     async fn open(&self) -> Result<Raw<D>> {
+        let begun = Instant::now();
+        loop {
+            match self.try_open().await {
+                Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < self.limits.busy => {
+                    tokio::time::sleep(OPEN_AGAIN).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    async fn try_open(&self) -> Result<Raw<D>> {
         let opened = answered(self.limits.connect, D::open(&self.options)).await;
         opened.map_err(|error| {
             let (kind, code) = match &error {
