@@ -195,7 +195,8 @@ impl<D: Dialect> Connections<D> {
     async fn open(&self) -> Result<Raw<D>> {
         let begun = Instant::now();
         loop {
-            match self.try_open().await {
+            // Boxed, since opening is rare, and every claim's future would carry it.
+            match Box::pin(self.try_open()).await {
                 Err(error) if error.kind() == ErrorKind::Busy && begun.elapsed() < self.limits.busy => {
                     tokio::time::sleep(OPEN_AGAIN).await;
                 }
