@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{ConsumerName, Digest, MessageId, RawMessage, Timestamp};
+use crate::{ConsumerName, Digest, Fence, MessageId, RawMessage, Timestamp};
 
 /// What a store answers to the attempt to take a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,14 @@ pub struct Key {
     pub order: Option<String>,
     /// Its place in the waiting room, when it comes from there: only such a key may take a `waiting` row.
     pub place: Option<Place>,
+    /// What it was put under a lease with: only such a key may take a `running` row, unless its lease has ended.
+    pub fence: Option<Fence>,
 }
 
 impl Key {
     /// The key of a message whose producer does not say when it was sent.
     pub fn new(id: MessageId, digest: Digest) -> Self {
-        Self { id, digest, sent_at: None, order: None, place: None }
+        Self { id, digest, sent_at: None, order: None, place: None, fence: None }
     }
 
     /// The key of a message that comes from a source.
@@ -80,6 +82,7 @@ impl Key {
             sent_at: message.sent_at,
             order: None,
             place: None,
+            fence: None,
         }
     }
 }

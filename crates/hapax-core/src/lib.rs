@@ -4,6 +4,7 @@
 //! on this crate alone. A message's way is: [`Source`] → [`Format`] (identity) → [`Store::begin_claim`]
 //! → handler → [`Store::finish`] → [`Settler::settle`].
 
+mod call;
 mod claim;
 mod code;
 #[macro_use]
@@ -21,10 +22,12 @@ mod pointer;
 mod publication;
 mod publisher;
 mod retry;
+mod running;
 mod source;
 mod store;
 mod timestamp;
 
+pub use call::{CallRecords, CallRequest, CallRow, CallState};
 pub use claim::{Claim, ClaimRequest, Key, Place};
 pub use code::{Code, UnknownCode};
 pub use digest::Digest;
@@ -48,6 +51,7 @@ pub use publication::{
 };
 pub use publisher::{Outgoing, Publisher};
 pub use retry::Retry;
+pub use running::{Fence, Grip, Running};
 pub use source::{Capabilities, Delivery, Fetched, Lane, Settle, Settlement, Settler, Source};
 pub use store::{
     Burial, ConsumerStore, DeadFilter, DeadLetter, DeadLetters, DeadNumber, Inbox, InboxRow, InboxState,

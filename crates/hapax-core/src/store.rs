@@ -8,6 +8,8 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use crate::{
     Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId,
     NotPublishable, OutboxBuffer, Place, Publishable, RawMessage, Timestamp,
@@ -41,12 +43,19 @@ pub struct TxMeta {
     pub settled: Vec<Settled>,
     /// Messages whose recorded starts are erased, since they ended in order.
     pub erased_starts: Vec<MessageId>,
+    /// What is to be kept beside the records of messages that this transaction holds, see [`InboxRow::result`].
+    pub results: Vec<(MessageId, Bytes)>,
 }
 
 impl TxMeta {
     /// Of a transaction in a consumer's name, with nothing to write.
     pub fn new(consumer: ConsumerName) -> Self {
-        Self { outbox: OutboxBuffer::new(consumer), settled: Vec::new(), erased_starts: Vec::new() }
+        Self {
+            outbox: OutboxBuffer::new(consumer),
+            settled: Vec::new(),
+            erased_starts: Vec::new(),
+            results: Vec::new(),
+        }
     }
 }
 
@@ -185,6 +194,10 @@ pub struct InboxRow {
     pub sent_at: Option<Timestamp>,
     /// When it got into this state, by the database's clock.
     pub processed_at: Timestamp,
+    /// Of a running one: when its lease ends, by the database's clock.
+    pub lease_until: Option<Timestamp>,
+    /// What was kept beside the record, such as the answer to a request.
+    pub result: Option<Bytes>,
 }
 
 /// The inbox itself.

@@ -219,6 +219,8 @@ fn inbox_row(row: &Document) -> Result<InboxRow> {
         digest: Digest::from_i64(int(row, "digest")?),
         sent_at: maybe_int(row, "sent_at").map(Timestamp::from_micros),
         processed_at: Timestamp::from_micros(int(row, "processed_at")?),
+        lease_until: maybe_int(row, "lease_until").map(Timestamp::from_micros),
+        result: None,
     })
 }
 

@@ -203,6 +203,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn text(row: &Self::Row, column: usize) -> Result<Option<String>, sqlx::Error>;
     /// A column of bytes.
     fn bytes(row: &Self::Row, column: usize) -> Result<Vec<u8>, sqlx::Error>;
+    /// A column of bytes that may be null.
+    fn maybe_bytes(row: &Self::Row, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error>;
 
     /// Begins a transaction under the sentinel and takes the keys in it.
     fn open_claim(
@@ -316,6 +318,10 @@ macro_rules! primitives {
         }
 
         fn bytes(row: &Self::Row, column: usize) -> Result<Vec<u8>, sqlx::Error> {
+            row.try_get(column)
+        }
+
+        fn maybe_bytes(row: &Self::Row, column: usize) -> Result<Option<Vec<u8>>, sqlx::Error> {
             row.try_get(column)
         }
     };

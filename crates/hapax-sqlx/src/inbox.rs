@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use hapax_core::{
     Code, ConsumerName, Digest, Error, ErrorKind, Inbox, InboxRow, InboxState, Key, MessageId, Timestamp,
 };
@@ -112,6 +113,8 @@ fn inbox_row<D: Dialect>(row: &D::Row) -> Result<InboxRow> {
         digest: Digest::from_i64(int::<D>(row, 2).map_err(&cannot)?),
         sent_at: D::int(row, 3).map_err(&cannot)?.map(Timestamp::from_micros),
         processed_at: Timestamp::from_micros(int::<D>(row, 4).map_err(&cannot)?),
+        lease_until: D::int(row, 5).map_err(&cannot)?.map(Timestamp::from_micros),
+        result: D::maybe_bytes(row, 6).map_err(&cannot)?.map(Bytes::from),
     })
 }
 

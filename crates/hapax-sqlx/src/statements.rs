@@ -145,7 +145,7 @@ statements! {
     horizon = "SELECT sent_at FROM {horizon} WHERE consumer = $1";
 
     // inbox
-    look = "SELECT id, state, digest, sent_at, processed_at FROM {inbox}
+    look = "SELECT id, state, digest, sent_at, processed_at, lease_until, result FROM {inbox}
             WHERE consumer = $1 AND id {in_texts $2}";
     record = "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state)
               VALUES ($1, $2, $3, $4, {now}, 0)

@@ -157,6 +157,7 @@ impl<R> Job<R> {
             sent_at,
             order: self.order_key(order).map(str::to_owned),
             place: self.place(),
+            fence: None,
         })
     }
 

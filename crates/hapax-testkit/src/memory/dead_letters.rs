@@ -142,6 +142,8 @@ impl Database {
             digest: Digest::of(&letter.envelope.body),
             sent_at: None,
             processed_at: now,
+            lease_until: None,
+            result: None,
         });
         if row.state == InboxState::Dead {
             (row.state, row.processed_at) = (InboxState::Waiting, now);

@@ -67,6 +67,8 @@ impl Database {
             digest: key.digest,
             sent_at: key.sent_at,
             processed_at: self.now(),
+            lease_until: None,
+            result: None,
         };
         self.inbox.insert((consumer.clone(), key.id.clone()), row);
         Ok(true)

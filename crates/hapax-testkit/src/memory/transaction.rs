@@ -187,7 +187,7 @@ impl MemoryTx {
     fn apply_inbox(&mut self, database: &mut Database) {
         let processed_at = database.now();
         for (id, Taken { digest, sent_at, state }) in std::mem::take(&mut self.taken) {
-            let row = InboxRow { id: id.clone(), state, digest, sent_at, processed_at };
+            let row = InboxRow { id: id.clone(), state, digest, sent_at, processed_at, lease_until: None, result: None };
             database.inbox.insert((self.consumer.clone(), id), row);
         }
     }
