@@ -93,6 +93,21 @@ codes! {
     NameTaken = "HX0064", "The new consumer name already has records";
     UsageWrong = "HX0065", "The command's arguments do not fit together";
     TotalsWrong = "HX0070", "The totals in the table are not what the messages add up to";
+    RequestKeyMissing = "HX0080", "The request has no Idempotency-Key";
+    RequestKeyMalformed = "HX0081", "The Idempotency-Key is not one quoted string of 1 to 255 characters";
+    RequestKeyReused = "HX0082", "The Idempotency-Key was used for another request";
+    RequestRunning = "HX0083", "The first request with this Idempotency-Key is still running";
+    RequestTenantUnknown = "HX0084", "The request does not say whose it is";
+    RequestTooLarge = "HX0085", "The request's body is larger than allowed";
+    RequestLengthUnknown = "HX0086", "The request does not say how long its body is";
+    RequestUnreadable = "HX0087", "The request's body could not be read to its end";
+    AnswerNotKept = "HX0088", "The request took effect, but its answer is not on record";
+    RunUnknown = "HX0089", "An earlier run of this request ended without saying how";
+    SignatureWrong = "HX0090", "No secret fits the webhook's signature";
+    SignatureExpired = "HX0091", "The webhook was signed too long ago, or in the future";
+    WebhookMalformed = "HX0092", "A header of the webhook is missing or malformed";
+    EventIdMissing = "HX0093", "The webhook's event has no usable id";
+    TransactionMisplaced = "HX0094", "The request's transaction is not where it belongs";
 }
 
 impl fmt::Display for Code {

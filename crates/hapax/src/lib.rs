@@ -39,6 +39,8 @@ pub use lines::{Lines, LinesSettler};
 pub use relay::{Relay, RelayHealth, RelaySummary};
 pub use shared::{Batch, OtherPayload, Strategy, UnknownType};
 
+#[cfg(feature = "http")]
+pub use hapax_http as http;
 #[cfg(feature = "mongodb")]
 pub use hapax_mongodb::{self as mongo, MongoStore, MongoTx, mongodb};
 #[cfg(feature = "rabbitmq")]
