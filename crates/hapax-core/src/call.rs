@@ -76,11 +76,7 @@ pub trait CallRecords: Store {
     fn begin_call(&self, call: &CallRequest<'_>) -> impl Future<Output = Result<CallState>> + Send;
 
     /// Sets the end of the lease anew, and says whether the call is still ours.
-    fn renew_call(
-        &self,
-        call: &CallRequest<'_>,
-        fence: Fence,
-    ) -> impl Future<Output = Result<bool>> + Send;
+    fn renew_call(&self, call: &CallRequest<'_>, fence: Fence) -> impl Future<Output = Result<bool>> + Send;
 
     /// Records the result, and says whether the call was still ours; if it was not, nothing is changed.
     fn end_call(

@@ -11,7 +11,7 @@ use crate::value::{Value, values};
 
 /// A message sent more recently cannot have been purged, since nothing younger than a minute is; what
 /// is older may have been between the claim's snapshot and its insert.
-const PURGEABLE: Duration = Duration::from_secs(30);
+pub(crate) const PURGEABLE: Duration = Duration::from_secs(30);
 /// What [`SqlStore::claim_in`] adds to the horizon.
 const SLACK: Duration = Duration::from_hours(1);
 
@@ -131,7 +131,8 @@ fn answer(key: &Key, found: Found, horizon: Option<Timestamp>) -> Claim {
     }
 }
 
-fn kept(state: i64, other_payload: bool) -> Claim {
+/// What it means that a message is on record in this state.
+pub(crate) fn kept(state: i64, other_payload: bool) -> Claim {
     match InboxState::from_i64(state) {
         Some(InboxState::Done) => Claim::Duplicate { other_payload },
         Some(InboxState::Waiting) => Claim::Waiting { other_payload },

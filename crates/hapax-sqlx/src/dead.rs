@@ -131,7 +131,7 @@ impl<D: Dialect> SqlStore<D> {
             D::text(letter, 3)?.into(),
             D::int(letter, 5)?.into(),
             label.into(),
-            Value::Bytes(body),
+            Value::Bytes(Some(body)),
         ];
         Ok(held.execute(&self.sql().wait_again, bound).await? == 1)
     }

@@ -78,7 +78,12 @@ impl<D: Dialect> SqlStore<D> {
         key: &Key,
         limit: u32,
     ) -> Result<Start, sqlx::Error> {
-        let mut bound = values![consumer.as_str(), key.id.as_str(), key.place.map(|place| place.0)];
+        let mut bound = values![
+            consumer.as_str(),
+            key.id.as_str(),
+            key.place.map(|place| place.0),
+            key.fence.map(|fence| fence.0),
+        ];
         let free = bound.clone();
         bound.push(limit.into());
         if !held.fetch(&self.sql().charge_start, bound).await?.is_empty() {

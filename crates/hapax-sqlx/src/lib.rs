@@ -17,6 +17,7 @@
 
 #![cfg_attr(not(any(feature = "postgres", feature = "sqlite")), allow(dead_code, unused_imports))] // no database
 
+mod calls;
 mod claim;
 mod connection;
 mod dead;
@@ -30,6 +31,7 @@ mod outbox;
 mod queue;
 mod queues;
 mod retention;
+mod running;
 mod statements;
 mod store;
 mod transaction;

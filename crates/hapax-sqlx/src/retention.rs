@@ -5,13 +5,13 @@ use std::time::Duration;
 use hapax_core::{ConsumerName, Purged, Retention, Timestamp, crash_point, micros};
 
 use crate::connection::Held;
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, text};
 use crate::error::{Result, failed};
 use crate::store::SqlStore;
-use crate::value::values;
+use crate::value::{Value, values};
 
 impl<D: Dialect> Retention for SqlStore<D> {
-    /// At most six round trips. Of several instances each takes other rows.
+    /// At most seven round trips. Of several instances each takes other rows.
     async fn purge(&self, consumer: &ConsumerName, keep: Duration, max: u32) -> Result<Purged> {
         let mut held = self.connections().side_transaction().await?;
         let purged = self.purge_rows(&mut held, consumer, keep, max).await;
@@ -40,9 +40,14 @@ impl<D: Dialect> SqlStore<D> {
         held.execute(&self.sql().forget_finished, values![consumer.as_str()]).await?;
         let bound = values![consumer.as_str(), micros(keep), max];
         let rows = held.fetch(&self.sql().purge, bound).await?;
-        let mut newest = None;
+        let (mut newest, mut ids) = (None, Vec::with_capacity(rows.len()));
         for row in &rows {
             newest = newest.max(D::int(row, 0)?);
+            ids.push(text::<D>(row, 1)?);
+        }
+        if !ids.is_empty() {
+            let ids: Value = ids.into_iter().collect();
+            held.execute(&self.sql().forget_calls, values![consumer.as_str(), ids]).await?;
         }
         if let Some(newest) = newest {
             held.execute(&self.sql().move_horizon, values![consumer.as_str(), newest]).await?;

@@ -97,6 +97,35 @@ macro_rules! first_of_key {
     };
 }
 
+/// A row `i` of the inbox that a claim of the key `$1`, `$2` with the place `$3` and the fence `$4` may take.
+macro_rules! may_be_taken {
+    () => {
+        "(i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w WHERE w.number = $3 AND w.consumer = $1 AND w.id = $2)
+          OR i.state = 3 AND COALESCE(i.fence = $4, i.lease_until <= {at}))"
+    };
+}
+
+/// Puts a message under a lease: one that is new, one whose lease has ended, or one that waits at its place.
+///
+/// A fence is the clock, so that none is ever given twice, even if the row was given up in between. It is odd
+/// if another one's lease had ended, and even otherwise.
+macro_rules! begin_running {
+    () => {
+        "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state, fence, lease_until)
+         SELECT $1, $2, $3, $4, {now}, 3, {now} / 2 * 2, {now} + $5 WHERE {unheld}
+         ON CONFLICT (consumer, id) DO UPDATE SET
+             state = 3, digest = excluded.digest, sent_at = excluded.sent_at,
+             processed_at = excluded.processed_at, lease_until = excluded.lease_until,
+             fence = {greatest}(excluded.fence, COALESCE(i.fence, 0) / 2 * 2 + 2)
+                 + CASE WHEN i.state = 3 THEN 1 ELSE 0 END
+         WHERE i.state = 3 AND i.lease_until <= {at}
+            OR i.state = 1 AND EXISTS
+                (SELECT 1 FROM {waiting} w WHERE w.number = $6 AND w.consumer = $1 AND w.id = $2)
+         RETURNING fence, processed_at"
+    };
+}
+pub(crate) use begin_running;
+
 /// Waiting, due, and in nobody's hands.
 macro_rules! leasable {
     () => {
@@ -152,6 +181,20 @@ statements! {
               ON CONFLICT (consumer, id) DO UPDATE SET state = 0, processed_at = excluded.processed_at
               WHERE i.state = 1 AND EXISTS
                   (SELECT 1 FROM {waiting} w WHERE w.number = $5 AND w.consumer = $1 AND w.id = $2)";
+    begin_running = D::BEGIN_RUNNING;
+    renew_running = "WITH ours AS MATERIALIZED (
+                         SELECT id FROM {inbox}
+                         WHERE consumer = $1 AND id {in_texts $2} AND state = 3
+                           AND id || ':' || fence {in_texts $3} {skip_locked})
+                     UPDATE {inbox} SET lease_until = {now} + $4
+                     WHERE consumer = $1 AND id IN (SELECT id FROM ours) RETURNING id";
+    end_running = "UPDATE {inbox} SET state = 0, processed_at = {now}, lease_until = NULL, result = $4
+                   WHERE consumer = $1 AND id = $2 AND state = 3 AND fence = $3";
+    drop_running = "DELETE FROM {inbox}
+                    WHERE consumer = $1 AND id = $2 AND state = 3 AND fence = $3 AND NOT EXISTS
+                        (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.id = $2)";
+    wait_on = "UPDATE {inbox} SET state = 1, lease_until = NULL
+               WHERE consumer = $1 AND id = $2 AND state = 3 AND fence = $3";
     turn_waiting = "UPDATE {inbox} SET state = 1, processed_at = {now} WHERE consumer = $1 AND id = $2";
     turn_dead = "UPDATE {inbox} SET state = 2, processed_at = {now} WHERE consumer = $1 AND id = $2";
     readmit = "INSERT INTO {inbox} AS i (consumer, id, digest, processed_at, state)
@@ -236,20 +279,17 @@ statements! {
     others = "SELECT instance, beat_at FROM {instances}
               WHERE consumer = $1 AND instance <> $2 AND ended_at IS NULL ORDER BY instance";
     leave = "UPDATE {instances} SET ended_at = {now} WHERE consumer = $1 AND instance = $2";
-    charge_start = "INSERT INTO {starts} AS s (consumer, id, count, started_at)
+    charge_start = concat!("INSERT INTO {starts} AS s (consumer, id, count, started_at)
                     SELECT $1, $2, 1, {now}
-                    WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2
-                                      AND NOT (i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w
-                                          WHERE w.number = $3 AND w.consumer = $1 AND w.id = $2)))
-                      AND $4 > 0 AND {unheld}
+                    WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2 AND NOT ", may_be_taken!(),
+                   ") AND $5 > 0 AND {unheld}
                     ON CONFLICT (consumer, id) DO UPDATE SET count = s.count + 1, started_at = excluded.started_at
-                    WHERE s.count < $4
-                    RETURNING count";
+                    WHERE s.count < $5
+                    RETURNING count");
     starts = "SELECT count FROM {starts} WHERE consumer = $1 AND id = $2";
-    starts_if_free = "SELECT COALESCE((SELECT count FROM {starts} WHERE consumer = $1 AND id = $2), 0)
-                      WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2
-                                        AND NOT (i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w
-                                            WHERE w.number = $3 AND w.consumer = $1 AND w.id = $2)))";
+    starts_if_free = concat!("SELECT COALESCE((SELECT count FROM {starts} WHERE consumer = $1 AND id = $2), 0)
+                      WHERE NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2 AND NOT ",
+                      may_be_taken!(), ")");
 
     // retention
     purge = "WITH due AS MATERIALIZED (
@@ -258,12 +298,29 @@ statements! {
                    AND processed_at / 60000000 <= ({at} - $2) / 60000000
                    AND processed_at < {at} - $2 AND COALESCE(sent_at, processed_at) < {at} - $2
                  ORDER BY processed_at / 60000000 LIMIT $3 {skip_locked})
-             DELETE FROM {inbox} WHERE consumer = $1 AND id IN (SELECT id FROM due) RETURNING sent_at";
+             DELETE FROM {inbox} WHERE consumer = $1 AND id IN (SELECT id FROM due) RETURNING sent_at, id";
     move_horizon = "INSERT INTO {horizon} AS h (consumer, sent_at) VALUES ($1, $2)
                     ON CONFLICT (consumer) DO UPDATE SET
                         sent_at = {greatest}(COALESCE(h.sent_at, excluded.sent_at), excluded.sent_at)";
     forget_finished = "DELETE FROM {starts} WHERE consumer = $1 AND EXISTS
                            (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = {starts}.id AND i.state = 0)";
+
+    // calls
+    begin_call = "INSERT INTO {calls} AS c (consumer, id, label, request, lease_until, key_valid_until, started_at)
+                  VALUES ($1, $2, $3, $4, {now} + $5, {now} + $6, {now})
+                  ON CONFLICT (consumer, id, label) DO UPDATE SET fence = c.fence + 1, lease_until = excluded.lease_until
+                  WHERE c.finished_at IS NULL AND c.request = excluded.request
+                    AND c.lease_until <= {at} AND c.key_valid_until > {at}
+                  RETURNING fence";
+    call = "SELECT request, result, lease_until - {now}, key_valid_until - {now} FROM {calls}
+            WHERE consumer = $1 AND id = $2 AND label = $3";
+    renew_call = "UPDATE {calls} SET lease_until = {now} + $5
+                  WHERE consumer = $1 AND id = $2 AND label = $3 AND fence = $4 AND finished_at IS NULL";
+    end_call = "UPDATE {calls} SET lease_until = NULL, finished_at = {now}, result = $5
+                WHERE consumer = $1 AND id = $2 AND label = $3 AND fence = $4 AND finished_at IS NULL";
+    calls = "SELECT label, request, result, started_at, finished_at, lease_until, key_valid_until FROM {calls}
+             WHERE consumer = $1 AND id = $2 ORDER BY started_at, label";
+    forget_calls = "DELETE FROM {calls} WHERE consumer = $1 AND id {in_texts $2}";
 
     // versions
     newer = "INSERT INTO {versions} AS v (consumer, entity, version, noted_at) VALUES ($1, $2, $3, {now})

@@ -49,7 +49,8 @@ impl<D: Dialect> SqlTx<D> {
     /// parameters.
     pub(crate) fn ending(&self, schema: &str, store: u64) -> SqlStr {
         let published = self.meta.outbox.entries();
-        if self.meta.settled.is_empty() && self.meta.erased_starts.is_empty() && published.is_empty() {
+        let TxMeta { settled, erased_starts, results, .. } = &self.meta;
+        if settled.is_empty() && erased_starts.is_empty() && published.is_empty() && results.is_empty() {
             return SqlStr::from_static(D::ENDING);
         }
         let mut text = String::from("RELEASE SAVEPOINT hapax; ");
@@ -57,6 +58,7 @@ impl<D: Dialect> SqlTx<D> {
         forget_queued(&mut text, &D::table(schema, "queue"), &self.queued(store));
         forget_waiting(&mut text, &D::table(schema, "waiting"), &self.waiting());
         self.erase_starts(&mut text, &D::table(schema, "starts"));
+        self.keep_results(&mut text, &D::table(schema, "inbox"));
         write_outbox::<D>(&mut text, &D::table(schema, "outbox"), published);
         text.push_str("COMMIT");
         AssertSqlSafe(text).into_sql_str()
@@ -76,6 +78,17 @@ impl<D: Dialect> SqlTx<D> {
             _ => None,
         });
         waiting.collect()
+    }
+
+    fn keep_results(&self, text: &mut String, table: &str) {
+        let consumer = D::literal(self.consumer.as_str());
+        for (id, result) in self.meta.results.iter().filter(|(id, _)| self.taken.contains(id)) {
+            let (id, result) = (D::literal(id.as_str()), D::blob(result));
+            let _ = write!(
+                text,
+                "UPDATE {table} SET result = {result} WHERE consumer = {consumer} AND id = {id}; "
+            );
+        }
     }
 
     fn erase_starts(&self, text: &mut String, table: &str) {

@@ -7,8 +7,8 @@ pub enum Value {
     Int(Option<i64>),
     /// A text, or null.
     Text(Option<String>),
-    /// Bytes.
-    Bytes(Vec<u8>),
+    /// Bytes, or null.
+    Bytes(Option<Vec<u8>>),
     /// An array of integers.
     Ints(Vec<Option<i64>>),
     /// An array of texts.
@@ -59,7 +59,13 @@ impl From<Option<String>> for Value {
 
 impl From<&bytes::Bytes> for Value {
     fn from(value: &bytes::Bytes) -> Self {
-        Self::Bytes(value.to_vec())
+        Self::Bytes(Some(value.to_vec()))
+    }
+}
+
+impl From<Option<&[u8]>> for Value {
+    fn from(value: Option<&[u8]>) -> Self {
+        Self::Bytes(value.map(<[u8]>::to_vec))
     }
 }
 

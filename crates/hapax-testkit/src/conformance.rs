@@ -86,6 +86,8 @@ mod tests {
                 include_str!("conformance/store/suspects.rs"),
                 include_str!("conformance/store/instances.rs"),
                 include_str!("conformance/store/inbox.rs"),
+                include_str!("conformance/store/running.rs"),
+                include_str!("conformance/store/calls.rs"),
                 include_str!("conformance/store/versions.rs"),
             ],
         ),

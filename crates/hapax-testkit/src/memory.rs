@@ -27,6 +27,7 @@
 //! ```
 
 mod broker;
+mod calls;
 mod claim;
 mod database;
 mod dead_letters;
@@ -36,6 +37,7 @@ mod instances;
 mod outbox;
 mod queue;
 mod retention;
+mod running;
 mod source;
 mod store;
 mod transaction;

@@ -10,7 +10,8 @@ CREATE TABLE hapax.schema_version (
     applied_at bigint  NOT NULL
 );
 
--- state: 0 done, 1 waiting, 2 dead, 3 running (eager only, with fence, lease_until and result).
+-- state: 0 done, 1 waiting, 2 dead, 3 running (with fence and lease_until). The result is what was kept beside a
+-- record, such as the answer to a request.
 CREATE TABLE hapax.inbox (
     digest       bigint             NOT NULL,
     processed_at bigint             NOT NULL,
@@ -48,7 +49,7 @@ CREATE CONSTRAINT TRIGGER inbox_claimed AFTER INSERT ON hapax.inbox
     EXECUTE FUNCTION hapax.refuse_commit();
 CREATE CONSTRAINT TRIGGER inbox_retried AFTER UPDATE OF state ON hapax.inbox
     DEFERRABLE INITIALLY DEFERRED FOR EACH ROW
-    WHEN (CASE WHEN OLD.state = 1 AND NEW.state = 0 AND current_setting('hapax_claim.open', true) = 'on'
+    WHEN (CASE WHEN OLD.state IN (1, 3) AND NEW.state = 0 AND current_setting('hapax_claim.open', true) = 'on'
                THEN set_config('hapax_claim.open', 'watched', true) = 'watched' END)
     EXECUTE FUNCTION hapax.refuse_commit();
 
@@ -132,18 +133,16 @@ CREATE TABLE hapax.buckets (
 );
 INSERT INTO hapax.buckets (bucket) SELECT generate_series(0, 63);
 
--- state: 0 in progress, 1 finished.
+-- In progress until finished_at.
 CREATE TABLE hapax.calls (
     consumer        text COLLATE "C" NOT NULL,
     id              text COLLATE "C" NOT NULL,
     label           text COLLATE "C" NOT NULL,
-    request_digest  bigint           NOT NULL,
     request         bytea            NOT NULL,
-    state           smallint         NOT NULL,
     result          bytea,
     fence           bigint           NOT NULL DEFAULT 0,
     lease_until     bigint,
-    key_valid_until bigint,
+    key_valid_until bigint           NOT NULL,
     started_at      bigint           NOT NULL,
     finished_at     bigint,
     PRIMARY KEY (consumer, id, label)

@@ -8,7 +8,8 @@ CREATE TABLE hapax_schema_version (
     applied_at INTEGER NOT NULL
 );
 
--- state: 0 done, 1 waiting, 2 dead, 3 running (eager only, with fence, lease_until and result).
+-- state: 0 done, 1 waiting, 2 dead, 3 running (with fence and lease_until). The result is what was kept beside a
+-- record, such as the answer to a request.
 CREATE TABLE hapax_inbox (
     consumer     TEXT    NOT NULL,
     id           TEXT    NOT NULL,
@@ -109,18 +110,16 @@ INSERT INTO hapax_buckets (bucket)
 WITH RECURSIVE each(bucket) AS (SELECT 0 UNION ALL SELECT bucket + 1 FROM each WHERE bucket < 63)
 SELECT bucket FROM each;
 
--- state: 0 in progress, 1 finished.
+-- In progress until finished_at.
 CREATE TABLE hapax_calls (
     consumer        TEXT    NOT NULL,
     id              TEXT    NOT NULL,
     label           TEXT    NOT NULL,
-    request_digest  INTEGER NOT NULL,
     request         BLOB    NOT NULL,
-    state           INTEGER NOT NULL,
     result          BLOB,
     fence           INTEGER NOT NULL DEFAULT 0,
     lease_until     INTEGER,
-    key_valid_until INTEGER,
+    key_valid_until INTEGER NOT NULL,
     started_at      INTEGER NOT NULL,
     finished_at     INTEGER,
     PRIMARY KEY (consumer, id, label)

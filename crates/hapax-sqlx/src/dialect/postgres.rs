@@ -8,7 +8,7 @@ use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeS
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, unblocked};
+use crate::statements::{Statements, begin_running, unblocked};
 use crate::value::{Value, values};
 
 /// Whose connections these are, in `pg_stat_activity`.
@@ -44,7 +44,8 @@ RETURNING id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), processed_at"
 const REST: &str = "\
 WITH keys AS MATERIALIZED (
     SELECT k.*, pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || k.id, {seed})) AS locked
-    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS k(id, digest, sent_at, place)
+    FROM unnest($2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
+        AS k(id, digest, sent_at, place, fence)
 ), inserted AS (
     INSERT INTO {inbox} (consumer, id, digest, sent_at, processed_at, state)
     SELECT $1, id, digest, sent_at, {now}, 0 FROM keys WHERE locked
@@ -55,14 +56,22 @@ WITH keys AS MATERIALIZED (
         SELECT k.id FROM keys k WHERE k.locked
           AND (SELECT w.id FROM {waiting} w WHERE w.number = k.place AND w.consumer = $1) = k.id))
     RETURNING id
+), ended AS (
+    UPDATE {inbox} SET state = 0, processed_at = {now}, lease_until = NULL
+    WHERE consumer = $1 AND state = 3 AND id = ANY (ARRAY(
+        SELECT k.id FROM keys k WHERE k.locked
+          AND (SELECT CASE WHEN k.fence IS NULL THEN i.lease_until <= {at} ELSE i.fence = k.fence END
+               FROM {inbox} i WHERE i.consumer = $1 AND i.id = k.id)))
+    RETURNING id
 )
 SELECT k.id, (SELECT sent_at FROM {horizon} WHERE consumer = $1), {now},
-       CASE WHEN NOT k.locked THEN 3 WHEN n.id IS NOT NULL THEN 0 WHEN u.id IS NOT NULL THEN 1
+       CASE WHEN NOT k.locked THEN 3 WHEN n.id IS NOT NULL THEN 0 WHEN COALESCE(u.id, f.id) IS NOT NULL THEN 1
             WHEN e.state IS NOT NULL THEN 2 ELSE 3 END,
        e.state, e.digest
 FROM keys k
 LEFT JOIN inserted n ON n.id = k.id
 LEFT JOIN updated u ON u.id = k.id
+LEFT JOIN ended f ON f.id = k.id
 LEFT JOIN LATERAL (SELECT i.state, i.digest FROM {inbox} i WHERE i.consumer = $1 AND i.id = k.id LIMIT 1) e
        ON true";
 
@@ -84,6 +93,14 @@ impl Driver for Postgres {
     const NOW: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     const GREATEST: &'static str = "greatest";
     const SKIP_LOCKED: &'static str = "FOR UPDATE SKIP LOCKED";
+    const BEGIN_RUNNING: &'static str = concat!(
+        "WITH begun AS (",
+        begin_running!(),
+        ") SELECT fence, processed_at, NULL::smallint, NULL::bigint, NULL::bytea FROM begun
+           UNION ALL
+           SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
+           WHERE consumer = $1 AND id = $2 AND NOT EXISTS (SELECT 1 FROM begun)"
+    );
     const UNHELD: &'static str = "pg_try_advisory_xact_lock(hashtextextended($1 || chr(1) || $2, {seed}))";
     const ENDING: &'static str = "RELEASE SAVEPOINT hapax; SET LOCAL hapax_claim.open = 'off'; COMMIT";
     const LET_COMMIT: &'static str = "SET LOCAL hapax_claim.open = 'off'; ";
@@ -375,6 +392,7 @@ async fn taken(
     }
     let mut bound = claim_values(consumer, &rest);
     bound.push(rest.iter().map(|key| key.place.map(|place| place.0)).collect());
+    bound.push(rest.iter().map(|key| key.fence.map(|fence| fence.0)).collect());
     let rows = Postgres::fetch(conn, &statements.claim_second, bound).await?;
     taking.mark::<Postgres>(keys, &rows, found)?;
     if let Some(row) = rows.first() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hapax_core::{Code, ConsumerName, Error, ErrorKind, Key, Timestamp};
+use hapax_core::{Code, ConsumerName, Error, ErrorKind, InboxState, Key, Timestamp};
 use sqlx::sqlite::{
     SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous,
 };
@@ -12,7 +12,7 @@ use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, unblocked};
+use crate::statements::{Statements, begin_running, unblocked};
 use crate::value::{Value, values};
 
 /// How many of the virtual machine's steps lie between two looks at the brake.
@@ -32,16 +32,21 @@ macro_rules! insert {
 /// connection's thread.
 const OPEN: &str = concat!("BEGIN IMMEDIATE; SAVEPOINT hapax; ", insert!());
 
-/// Of the keys that were not inserted, those that may take their waiting row.
+/// Of the keys that were not inserted, those that may take their waiting or running row.
 const UPDATE: &str = "\
-UPDATE {inbox} SET state = 0, processed_at = {now}
-WHERE consumer = $1 AND state = 1 AND id IN (
-    SELECT w.id FROM json_each($2) k
-    JOIN {waiting} w ON w.number = json_extract(k.value, '$[3]') AND w.consumer = $1
-                    AND w.id = json_extract(k.value, '$[0]'))
+UPDATE {inbox} SET state = 0, processed_at = {now}, lease_until = NULL
+WHERE consumer = $1 AND id IN (
+    SELECT i.id FROM json_each($2) k
+    CROSS JOIN {inbox} i ON i.consumer = $1 AND i.id = json_extract(k.value, '$[0]')
+    WHERE i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w
+              WHERE w.number = json_extract(k.value, '$[3]') AND w.consumer = $1 AND w.id = i.id)
+       OR i.state = 3 AND CASE WHEN json_extract(k.value, '$[4]') IS NULL THEN i.lease_until <= {now}
+                               ELSE i.fence = json_extract(k.value, '$[4]') END)
 RETURNING id";
 
 const REST: &str = "SELECT id, state, digest FROM {inbox} WHERE consumer = $1 AND id {in_texts $2}";
+
+const RUNNING: i64 = InboxState::Running.as_i64();
 
 /// What a connection is told from outside.
 #[derive(Debug, Default)]
@@ -60,6 +65,11 @@ impl Driver for Sqlite {
     const NOW: &'static str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
     const GREATEST: &'static str = "max";
     const SKIP_LOCKED: &'static str = "";
+    const BEGIN_RUNNING: &'static str = concat!(
+        begin_running!(),
+        ", NULL, NULL, NULL; SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
+         WHERE consumer = $1 AND id = $2"
+    );
     const UNHELD: &'static str = "true";
     const ENDING: &'static str = "RELEASE SAVEPOINT hapax; COMMIT";
     const LET_COMMIT: &'static str = "";
@@ -303,7 +313,8 @@ async fn take(
     taking.mark::<Sqlite>(keys, &kept, |row| {
         Ok(Found::Kept { state: int::<Sqlite>(row, 1)?, digest: int::<Sqlite>(row, 2)? })
     })?;
-    if rest.iter().any(|key| key.place.is_some()) {
+    let is_running = |found: &Found| matches!(found, Found::Kept { state, .. } if *state == RUNNING);
+    if rest.iter().any(|key| key.place.is_some()) || taking.found.iter().any(is_running) {
         let bound = values![consumer.as_str(), wanted];
         let updated = Sqlite::fetch(conn, &statements.claim_third, bound).await?;
         taking.mark::<Sqlite>(keys, &updated, |_| Ok(Found::Updated))?;
@@ -312,9 +323,10 @@ async fn take(
 }
 
 /// A key as the claim's JSON holds it.
-fn wanted_key(key: &Key) -> (&str, i64, Option<i64>, Option<i64>) {
+fn wanted_key(key: &Key) -> (&str, i64, Option<i64>, Option<i64>, Option<i64>) {
     let sent_at = key.sent_at.map(Timestamp::as_micros);
-    (key.id.as_str(), key.digest.as_i64(), sent_at, key.place.map(|place| place.0))
+    let (place, fence) = (key.place.map(|place| place.0), key.fence.map(|fence| fence.0));
+    (key.id.as_str(), key.digest.as_i64(), sent_at, place, fence)
 }
 
 /// As JSON: strings, integers and nulls only, which cannot fail.

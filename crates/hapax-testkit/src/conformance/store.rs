@@ -1,6 +1,7 @@
 //! What every store must do.
 
 mod by_hand;
+pub mod calls;
 pub mod claim;
 pub mod dead_letters;
 pub mod inbox;
@@ -9,19 +10,20 @@ pub mod order;
 pub mod outbox;
 pub mod retention;
 pub mod rivals;
+pub mod running;
 pub mod suspects;
 pub mod transaction;
 pub mod versions;
 pub mod waiting_room;
 
-use hapax_core::{BoxError, ConsumerStore, Outbox, Store, Versions};
+use hapax_core::{BoxError, CallRecords, ConsumerStore, Outbox, Running, Store, Versions};
 
 use super::within_limit;
 
 /// A store under test, with a database of its own.
 pub trait StoreFixture: Sized + Send + Sync + 'static {
     /// The store.
-    type Store: ConsumerStore + Versions + Outbox;
+    type Store: ConsumerStore + Running + CallRecords + Versions + Outbox;
 
     /// Whether one transaction at a time can write, as in SQLite: a rival then waits for its turn, in its
     /// process, or is refused as [`Busy`](hapax_core::ErrorKind::Busy), where other databases answer
@@ -209,6 +211,39 @@ macro_rules! store_conformance {
                 messages_for_a_broker_that_is_away_are_left_alone
                 rows_are_found_by_what_is_asked
                 a_commit_wakes_relays
+            }
+            running {
+                what_is_begun_is_seen_by_everybody
+                case_04_of_fifty_at_once_one_begins
+                case_20_what_a_dead_one_began_is_taken_over
+                case_21_what_is_renewed_is_not_taken_over
+                case_22_a_late_loser_changes_nothing
+                case_23_a_lease_of_zero_has_ended
+                a_lease_that_ended_can_be_renewed_until_it_is_taken
+                a_result_is_kept_beside_the_record
+                a_result_commits_with_its_transaction
+                what_is_given_up_is_new
+                a_waiting_message_is_begun_at_its_place
+                a_claim_with_the_fence_ends_it_in_the_transaction
+                a_claim_with_a_fence_stands_among_others
+                what_is_begun_can_wait_or_die
+                a_message_in_a_transaction_is_not_begun
+                case_12_what_may_have_been_purged_is_ambiguous_when_begun
+                case_49_a_message_behind_another_of_its_key_is_not_begun
+                a_begun_message_is_charged_to_its_owner
+                what_is_begun_is_never_purged
+            }
+            calls {
+                a_call_is_begun_once
+                of_fifty_calls_at_once_one_is_made
+                a_finished_call_answers_with_its_result
+                case_35_an_unfinished_call_is_made_again
+                a_renewed_call_is_not_made_again
+                a_released_call_is_made_again_at_once
+                another_request_under_the_label_is_refused
+                an_unfinished_call_is_not_repeated_under_a_stale_key
+                the_calls_of_a_message_are_listed
+                calls_go_with_the_record_of_their_message
             }
             versions {
                 case_45_an_older_version_is_not_newer

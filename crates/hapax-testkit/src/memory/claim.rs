@@ -41,6 +41,9 @@ impl Database {
             InboxState::Dead => Claim::Dead { other_payload },
             InboxState::Waiting if self.is_at_its_place(consumer, key) => self.free_or_held(consumer, key),
             InboxState::Waiting => Claim::Waiting { other_payload },
+            InboxState::Running if self.may_be_taken(&scoped, row, key.fence) => {
+                self.free_or_held(consumer, key)
+            }
             _ => Claim::Busy,
         }
     }

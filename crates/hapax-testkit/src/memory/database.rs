@@ -9,6 +9,7 @@ use hapax_core::{
 };
 use serde_json::Value;
 
+use super::calls::CallEntry;
 use super::faults::Faults;
 
 /// A message's id in the scope of its consumer.
@@ -31,6 +32,9 @@ pub(super) struct Database {
     pub(super) dead: BTreeMap<DeadNumber, DeadEntry>,
     /// Who redrove a dead letter, and when.
     pub(super) redriven: BTreeMap<DeadNumber, (String, Timestamp)>,
+    /// The latest fence of each message.
+    pub(super) fences: BTreeMap<Scoped<MessageId>, i64>,
+    pub(super) calls: BTreeMap<Scoped<(MessageId, String)>, CallEntry>,
     pub(super) starts: BTreeMap<Scoped<MessageId>, u32>,
     pub(super) instances: BTreeMap<Scoped<String>, Timestamp>,
     pub(super) horizons: BTreeMap<ConsumerName, Timestamp>,
@@ -50,6 +54,7 @@ pub(super) struct Database {
     places: i64,
     numbers: i64,
     outbox_numbers: i64,
+    fences_given: i64,
 }
 
 /// A part of the outbox in a relay's hands.
@@ -111,6 +116,11 @@ impl Database {
     pub(super) fn next_outbox_number(&mut self) -> i64 {
         self.outbox_numbers += 1;
         self.outbox_numbers
+    }
+
+    pub(super) fn next_fence(&mut self) -> i64 {
+        self.fences_given += 1;
+        self.fences_given
     }
 
     /// Whether a dead letter ever had this number.

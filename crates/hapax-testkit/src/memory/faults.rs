@@ -80,6 +80,10 @@ pub enum Op {
     Outbox,
     /// `sent`.
     Sent,
+    /// Every operation on messages in progress.
+    Running,
+    /// Every operation on calls.
+    Call,
     /// `charge_start`.
     ChargeStart,
     /// `starts`.

@@ -83,6 +83,8 @@ impl Database {
         }
         let moved = rescope(&mut self.inbox, from, to);
         rescope(&mut self.starts, from, to);
+        rescope(&mut self.fences, from, to);
+        rescope(&mut self.calls, from, to);
         rescope(&mut self.versions, from, to);
         rescope(&mut self.instances, from, to);
         if let Some(horizon) = self.horizons.remove(from) {

@@ -25,6 +25,7 @@ impl Database {
         old.truncate(max as usize);
         let rows = old.len() as u64;
         for (_, id) in old {
+            self.forget_calls(consumer, &id);
             let removed = self.inbox.remove(&(consumer.clone(), id));
             self.move_horizon(consumer, removed.and_then(|row| row.sent_at));
         }

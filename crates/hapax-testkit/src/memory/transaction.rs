@@ -186,8 +186,12 @@ impl MemoryTx {
 
     fn apply_inbox(&mut self, database: &mut Database) {
         let processed_at = database.now();
+        let results = std::mem::take(&mut self.meta.results);
         for (id, Taken { digest, sent_at, state }) in std::mem::take(&mut self.taken) {
-            let row = InboxRow { id: id.clone(), state, digest, sent_at, processed_at, lease_until: None, result: None };
+            let kept = results.iter().find(|(of, _)| *of == id);
+            let result = kept.map(|(_, result)| result.clone());
+            let row =
+                InboxRow { id: id.clone(), state, digest, sent_at, processed_at, lease_until: None, result };
             database.inbox.insert((self.consumer.clone(), id), row);
         }
     }
