@@ -29,3 +29,8 @@ pub use run::{Run, RunAgain};
 pub use service::IdempotencyService;
 pub use transactional::Transactional;
 pub use tx::Tx;
+
+/// The guide's programs compile.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../docs/http.md")]
+mod guide {}

@@ -1,5 +1,7 @@
 //! Over a real socket: clients that hang up, and bodies that are cut off.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;

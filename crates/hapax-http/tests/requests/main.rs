@@ -1,5 +1,7 @@
 //! Requests with a key, in both modes and on every store: each takes effect once, and its copies get its answer.
 
+#![allow(clippy::unwrap_used)] // a test that cannot go on panics
+
 mod cases;
 mod outage;
 mod protocol;

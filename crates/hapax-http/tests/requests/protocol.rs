@@ -195,11 +195,6 @@ async fn the_headers_of_the_fingerprint_can_be_chosen() {
 async fn routes_that_end_alike_below_nested_routers_are_not_one() {
     let inner =
         |name: &'static str| Router::new().route("/pay", post(async move || name)).layer(layer_of_all());
-    fn layer_of_all() -> Layer {
-        use std::sync::OnceLock;
-        static LAYER: OnceLock<Layer> = OnceLock::new();
-        LAYER.get_or_init(layer).clone()
-    }
     let app = Client(Router::new().nest("/v1", inner("v1")).nest("/v2", inner("v2")));
     let to = |path: &str| {
         let mut request = request("POST", "");

@@ -137,8 +137,8 @@ async fn the_answer_is_a_success_only_after_the_publisher_has_confirmed() {
 
     let with = |error| {
         let published = Arc::new(AtomicUsize::new(0));
-        let publisher = Failing { error, published: Arc::clone(&published) };
-        (Router::new().route_service("/", WebhookQueue::new(receiver(), publisher, "q")), published)
+        let failing = Failing { error, published: Arc::clone(&published) };
+        (Router::new().route_service("/", WebhookQueue::new(receiver(), failing, "q")), published)
     };
     let (app, published) = with(|| None);
     assert_eq!(send(&app, standard("msg_1", 0, PAID), PAID).await.status(), 202);

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hapax_core::Timestamp;
 use hapax_http::webhook::{GitHub, StandardWebhooks, Stripe};
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac};
 use sha2::Sha256;
 
 /// The moment at which all of them are sent, and the receiver's clock.
@@ -31,7 +31,7 @@ pub(crate) fn headers(headers: &[(&'static str, &str)]) -> HeaderMap {
 
 pub(crate) fn mac(secret: &[u8], parts: &[&[u8]]) -> Vec<u8> {
     let mac = Hmac::<Sha256>::new_from_slice(secret).unwrap();
-    parts.iter().fold(mac, |mac, part| mac.chain_update(part)).finalize().into_bytes().to_vec()
+    parts.iter().fold(mac, Mac::chain_update).finalize().into_bytes().to_vec()
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
