@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use hapax_core::{
-    Cause, Claim, ClaimRequest, Code, Envelope, Error, ErrorKind, Headers, Inbox, InboxRow, Transaction as _,
+    Cause, Claim, ClaimRequest, Code, Envelope, Error, ErrorKind, Headers, Inbox, InboxRow, InboxState,
+    Transaction as _,
 };
 use http::StatusCode;
 use http::request::Parts;
@@ -41,6 +42,8 @@ impl<S: Inbox> Mode for Transactional<S> {
         // A replay is the common case after the first time, and needs no transaction.
         match self.look(asked).await {
             Err(error) => return Verdict::of_error(asked, &error),
+            // The lease of one that was begun in the other mode may have ended: the claim knows.
+            Ok(Some(row)) if row.state == InboxState::Running && row.digest == asked.digest => {}
             Ok(Some(row)) => return Verdict::of_row(asked, &row),
             Ok(None) => {}
         }

@@ -56,6 +56,7 @@ macro_rules! cases {
                 what_the_database_undid_runs_again
                 an_answer_that_is_too_large_rolls_back_or_passes
                 case_32_a_copy_is_409_while_the_first_is_uncommitted_in_another_process
+                a_lease_of_the_other_mode_that_has_ended_is_no_obstacle
             }
         }
     };

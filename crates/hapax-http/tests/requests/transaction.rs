@@ -110,13 +110,17 @@ pub(crate) async fn case_32_a_copy_is_409_while_the_first_is_uncommitted_in_anot
 >(
     service: &Service<'_, F>,
 ) {
-    if service.locks_everybody_out() {
-        return; // the copy waits for the one writer, and then finds the answer
-    }
     let elsewhere = service.second_process(&Told::default()).await;
     let slow = json!({"n": 25, "hold": true});
     let first = service.app().paying("k", &slow);
     service.runs_come_to(1).await;
+    if service.locks_everybody_out() {
+        let copy = elsewhere.paying("k", &slow);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        service.open_the_gate();
+        assert!(copy.await.unwrap().is_replay(), "it waits for the one writer, and then finds the answer");
+        return;
+    }
     assert_eq!(elsewhere.pay("k", &slow).await.problem(), (409, "HX0083".into()));
     // Nobody can see yet what it was that was asked for.
     assert_eq!(elsewhere.pay("k", &json!({"n": 26})).await.problem(), (409, "HX0083".into()));
@@ -125,4 +129,22 @@ pub(crate) async fn case_32_a_copy_is_409_while_the_first_is_uncommitted_in_anot
     assert_eq!(elsewhere.pay("k", &slow).await.body, first.body);
     assert_eq!(elsewhere.pay("k", &json!({"n": 26})).await.problem(), (422, "HX0082".into()));
     assert_eq!(service.world.last_run.lock().await.as_ref().map(|run| run.taken_over), Some(false));
+}
+
+pub(crate) async fn a_lease_of_the_other_mode_that_has_ended_is_no_obstacle<F: StoreFixture>(
+    service: &Service<'_, F>,
+) {
+    let recorded = crate::service::recorded(service.fixture).await;
+    let told = Told { lease: Some(Duration::ZERO), ..Told::default() };
+    let slow = json!({"n": 25, "hold": true});
+    let stands_still = recorded.told(&told).paying("k", &slow);
+    recorded.runs_come_to(1).await;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(service.app().pay("k", &json!({"n": 26})).await.problem(), (422, "HX0082".into()));
+    service.open_the_gate();
+    assert_eq!(service.app().pay("k", &slow).await.status, 201);
+    recorded.open_the_gate();
+    let late = stands_still.await.unwrap();
+    assert_eq!((late.is_replay(), late.json()["run"].as_i64()), (true, Some(1)));
+    assert_eq!(service.effects().await, 25);
 }
