@@ -45,7 +45,8 @@ tables! {
     horizon,
     /// `_id: {consumer, entity}`.
     versions,
-    /// `_id`: number. State 0 unsent, 1 sent, 2 parked.
+    /// `_id`: number, `written`: when, by the cluster's time, in whose order they are published. State 0 unsent, 1 sent,
+    /// 2 parked.
     outbox,
     /// `_id`: bucket.
     buckets,

@@ -3,4 +3,5 @@ mod claims;
 mod connect;
 mod ground;
 mod inside;
+mod outbox;
 mod private;
