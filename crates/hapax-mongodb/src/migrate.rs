@@ -111,6 +111,7 @@ fn indexes(tables: &Tables) -> Vec<(&Collection<Document>, Vec<IndexModel>)> {
         ),
         (&tables.instances, vec![index(doc! { "_id.consumer": 1 })]),
         (&tables.starts, vec![index(doc! { "_id.consumer": 1 })]),
+        (&tables.calls, vec![index(doc! { "_id.consumer": 1, "_id.message": 1 })]),
         (&tables.versions, vec![index(doc! { "_id.consumer": 1 })]),
         (
             &tables.outbox,

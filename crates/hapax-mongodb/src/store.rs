@@ -152,8 +152,9 @@ impl Store for MongoStore {
         Ok((tx, claims))
     }
 
-    /// One round trip; one more for what is settled, one for erased starts, one for what is published. Numbers for
-    /// that are taken beforehand, which is one more for each 1,024 of them, and at most one in a minute besides.
+    /// One round trip; one more for what is settled, one for erased starts, one for results, one for what is
+    /// published. Numbers for that are taken beforehand, which is one more for each 1,024 of them, and at most one in
+    /// a minute besides.
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
         if let Some(error) = tx.held.fate().ended() {
             self.roll_back(tx).await;
