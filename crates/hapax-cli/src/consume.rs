@@ -2,23 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::sql::SqlStore;
 use hapax::{
     AmbiguousPolicy, Batch, Body, BoxSource, ClaimRequest, Code, Consumer, ConsumerName, Destination, Error,
-    ErrorKind, Format, Identity, Keep, Lines, Order, Part, Pointer, Retry, SentAtRule, Source as _,
+    ErrorKind, Format, Identity, Keep, Lines, Message, Order, Part, Pointer, Retry, SentAtRule, Source as _,
     Store as _, Strategy, TypeRule, UnknownType,
 };
 
 use crate::config::broker::{Broker, Connection};
 use crate::config::consumer::Consumer as Settings;
 use crate::config::field::{self, Field, Id, Property, SentAt, TypeOf};
-use crate::config::handler::{Handler, Sql};
+use crate::config::handler::{Handler, Http, Sql};
 use crate::config::policy::{self, Ambiguous};
-use crate::config::problem::{Place, Problem};
+use crate::config::problem::{Place, Placed, Problem};
 use crate::config::source::{Lines as LinesFrom, Source};
 use crate::config::{Config, parameter::Parameter};
+use crate::http::{Called, HttpCall};
 use crate::open::placed;
 use crate::sql::{Publishing, SqlHandler, SqlTarget, Unfit};
 use crate::trouble::Trouble;
@@ -32,7 +34,13 @@ pub(crate) type Configured<D> = Consumer<SqlStore<D>, BoxSource>;
 /// What a consumer is made of beside its source.
 pub(crate) struct Parts {
     format: Format,
-    handlers: Vec<(String, SqlHandler)>,
+    handlers: Vec<(String, Work)>,
+}
+
+/// What is done with the messages of a type.
+enum Work {
+    Sql(SqlHandler),
+    Call(Arc<HttpCall>),
 }
 
 /// Asks the database about every statement of a consumer.
@@ -44,9 +52,19 @@ pub(crate) async fn parts<D: SqlTarget>(
     let format = format(config, settings)?;
     let mut handlers = Vec::with_capacity(settings.on.len());
     for (kind, handler) in &settings.on {
-        handlers.push((kind.clone(), prove(config, handler, store).await?));
+        let work = match &handler.http {
+            Some(http) => Work::Call(call(config, settings, http)?),
+            None => Work::Sql(prove(config, handler, store).await?),
+        };
+        handlers.push((kind.clone(), work));
     }
     Ok(Parts { format, handlers })
+}
+
+/// Looks whether a consumer's calls can be made as they are configured; makes none.
+pub(crate) fn check_calls(config: &Config, settings: &Settings) -> Result<(), Trouble> {
+    let calls = settings.on.values().filter_map(|handler| handler.http.as_ref());
+    calls.map(|http| call(config, settings, http).map(drop)).collect()
 }
 
 /// Asks whether a consumer's source can be consumed from; takes no message.
@@ -87,7 +105,7 @@ pub(crate) fn build<D: SqlTarget>(
         .format(parts.format)
         .retry(retry(&policy.retry))
         .timeout(policy.timeout)
-        .strategy(Strategy::Transactional)
+        .strategy(strategy(policy))
         .unknown_type(unknown_type(policy.unknown_type))
         .order(order(policy.order.value))
         .keep(keep(&policy.retention))
@@ -100,7 +118,28 @@ pub(crate) fn build<D: SqlTarget>(
         None => consumer,
     };
     let handlers = parts.handlers.into_iter();
-    Ok(handlers.fold(consumer, |consumer, (kind, handler)| consumer.on_handler::<Body, _>(&kind, handler)))
+    Ok(handlers.fold(consumer, |consumer, (kind, work)| match work {
+        Work::Sql(handler) => consumer.on_handler::<Body, _>(&kind, handler),
+        Work::Call(call) => {
+            let step = async move |message: Message<Body>| call.make(message).await;
+            consumer.prepare(&kind, step).on_handler::<Body, _>(&kind, Called)
+        }
+    }))
+}
+
+fn call(config: &Config, settings: &Settings, http: &Placed<Http>) -> Result<Arc<HttpCall>, Trouble> {
+    let name = ConsumerName::new(&settings.name.value)
+        .map_err(|error| Error::new(ErrorKind::Setup, Code::ConfigWrongValue, error.to_string()));
+    let call = name.and_then(|name| HttpCall::new(&name, http));
+    call.map(Arc::new).map_err(|error| placed(config, http, error))
+}
+
+/// The configuration's checks let no eager consumer pass that has no lease.
+fn strategy(policy: &policy::Policy) -> Strategy {
+    match (policy.strategy.value, &policy.lease) {
+        (policy::Strategy::Eager, Some(lease)) => Strategy::Eager { lease: **lease },
+        _ => Strategy::Transactional,
+    }
 }
 
 /// A queue of the broker that the consumer's own messages come from, or an embedded one.

@@ -5,6 +5,7 @@ mod args;
 mod commands;
 mod config;
 mod consume;
+mod http;
 mod logs;
 mod open;
 mod out;

@@ -164,12 +164,12 @@ async fn each_mistake_is_one_error_with_code_place_cause_and_cure() {
 }
 
 #[tokio::test]
-async fn what_this_release_cannot_do_is_refused_at_its_place() {
+async fn a_call_in_the_transaction_is_refused_at_its_place() {
     let statements = &shop::CONFIG[shop::CONFIG.find("[consumers.orders.on.Paid.params]").expect("there")..];
     let http = shop::changed(&[FROM_FILE, (statements, HTTP)]);
     let shop = folder(&http);
     let ended = shop.run("run @hapax.toml").await;
-    says(&shop, &ended, "HX0007", 2, "calls HTTP").await;
+    says(&shop, &ended, "HX0004", 2, "cannot join the transaction").await;
     assert!(running_text(&ended).contains(&place(&http, "on.Paid.http")), "{ended}");
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::publication::hashed;
 use crate::{ConsumerName, Error, Fence, MessageId, Store, Timestamp};
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -24,6 +25,20 @@ pub struct CallRequest<'c> {
     pub lease: Duration,
     /// How long from now the other side knows the key; counted when the call is first made.
     pub key_valid_for: Duration,
+}
+
+impl CallRequest<'_> {
+    /// The key that goes with this call however often it is made: what the other side tells copies by. See
+    /// [`idempotency_key`].
+    pub fn idempotency_key(&self) -> String {
+        idempotency_key(self.consumer, self.id, self.label)
+    }
+}
+
+/// A key for a call to the outside that is made while a message is handled: a hash of consumer, message and label, in
+/// the form of a UUID. It is the same for every delivery and attempt, and after every restart.
+pub fn idempotency_key(consumer: &ConsumerName, id: &MessageId, label: &str) -> String {
+    hashed(&["call", consumer.as_str(), id.as_str(), label]).to_string()
 }
 
 /// What a store knows of a call.

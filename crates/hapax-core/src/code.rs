@@ -81,6 +81,10 @@ codes! {
     Rejected = "HX0040", "The handler rejected the message";
     AttemptsSpent = "HX0041", "The message failed as often as the retry policy allows";
     CrashedTooOften = "HX0042", "The message was being handled each time the process ended uncleanly";
+    CallDiffers = "HX0043", "Another request was recorded under the label of a call";
+    CallUnknown = "HX0044", "It is unknown whether a call to the outside took effect, and it may not be repeated";
+    CallRefused = "HX0045", "The service that was called refused the request";
+    CallFailed = "HX0046", "The service that was called gave no usable answer";
     TransactionBroken = "HX0050", "The transaction was no longer Hapax's at commit";
     HandlerPanicked = "HX0051", "The handler panicked";
     HandlerTimedOut = "HX0052", "The handler did not finish in time";

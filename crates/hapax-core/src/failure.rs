@@ -37,12 +37,25 @@ pub enum Failure {
 pub struct Fault {
     code: Code,
     error: BoxError,
+    wait: Duration,
 }
 
 impl Fault {
     /// An error under its code.
     pub fn new(code: Code, error: impl Into<BoxError>) -> Self {
-        Self { code, error: error.into() }
+        Self { code, error: error.into(), wait: Duration::ZERO }
+    }
+
+    /// The next attempt is not made before this time is over, whatever the retry policy says: the other side has
+    /// asked for it.
+    #[must_use]
+    pub fn not_before(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// How long to wait at least.
+    pub fn wait(&self) -> Duration {
+        self.wait
     }
 
     /// The code to look up under `docs/errors/`.

@@ -27,7 +27,7 @@ mod source;
 mod store;
 mod timestamp;
 
-pub use call::{CallRecords, CallRequest, CallRow, CallState};
+pub use call::{CallRecords, CallRequest, CallRow, CallState, idempotency_key};
 pub use claim::{Claim, ClaimRequest, Key, Place};
 pub use code::{Code, UnknownCode};
 pub use digest::Digest;

@@ -160,6 +160,7 @@ pub struct Message<T> {
     headers: Headers,
     correlation_id: Option<String>,
     attempt: u32,
+    taken_over: bool,
     prepared: Option<Prepared>,
 }
 
@@ -175,8 +176,21 @@ impl<T> Message<T> {
             headers: raw.envelope.headers.clone(),
             correlation_id: raw.envelope.properties.correlation_id.clone(),
             attempt,
+            taken_over: false,
             prepared,
         }
+    }
+
+    /// The same message, taken over from somebody who began it.
+    #[must_use]
+    pub fn with_taken_over(self, taken_over: bool) -> Self {
+        Self { taken_over, ..self }
+    }
+
+    /// Under the eager strategy: whether it was begun before by somebody whose lease ended, so that what that one
+    /// did outside the database is unknown.
+    pub fn is_taken_over(&self) -> bool {
+        self.taken_over
     }
 
     /// The id that the producer assigned.

@@ -10,7 +10,8 @@ use crate::{
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The number of a row of the outbox, in the order in which rows were written.
+/// The number of a row of the outbox. A process may take numbers beforehand, so that their order is not that in which
+/// rows were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OutboxNumber(pub i64);
 
@@ -205,8 +206,8 @@ impl Default for OutboxFilter {
 /// The outbox: messages that were written in the transactions of their causes, and are published afterwards.
 ///
 /// Writing is [`Store::finish`]'s business, which takes what [`TxMeta::outbox`](crate::TxMeta::outbox)
-/// gathered. A row's number is given when it is written, so that of two transactions of one key that were
-/// serialised on it the later has the higher numbers.
+/// gathered. A row's place in the order is given when it is written, so that of two transactions of one key that
+/// were serialised on it the later one's rows come later.
 pub trait Outbox: Store {
     /// Records that a relay lives, renews its buckets, gives back what is more than its share among the
     /// relays that live, and takes what is free up to that share. Answers with what it holds.
@@ -223,7 +224,7 @@ pub trait Outbox: Store {
     fn leave_buckets(&self, relay: &InstanceId) -> impl Future<Output = Result<()>> + Send;
 
     /// Reads rows that are unsent and due, by state and never by a last number seen, since a lower number
-    /// can be committed later. Of each bucket they come in the order of their numbers. One round trip.
+    /// can be committed later. Of each bucket they come in the order in which they were written. One round trip.
     fn unsent(&self, take: &Take<'_>) -> impl Future<Output = Result<Vec<Unsent>>> + Send;
 
     /// Removes rows that were published, or keeps them as sent. One round trip.

@@ -504,7 +504,7 @@ fn entry(
 }
 
 /// A hash of parts that cannot run into each other, in the form of a UUID (version 8: made by a rule of our own).
-fn hashed(parts: &[&str]) -> MessageId {
+pub(crate) fn hashed(parts: &[&str]) -> MessageId {
     let mut hash = Sha256::new();
     for part in parts {
         hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());

@@ -12,7 +12,7 @@ use bytes::Bytes;
 
 use crate::{
     Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Error, ErrorKind, Key, MessageId,
-    NotPublishable, OutboxBuffer, Place, Publishable, RawMessage, Timestamp,
+    NotPublishable, OutboxBuffer, Place, Publishable, RawMessage, Running, Timestamp,
 };
 
 type Result<T, E = Error> = std::result::Result<T, E>;
@@ -561,6 +561,6 @@ pub trait Versions: Store {
     message = "`{Self}` is not a store that a consumer can run on",
     note = "give `Consumer::new` a `hapax::PgStore`, a `hapax::SqliteStore`, a `hapax::MongoStore` or the test kit's `MemoryStore`"
 )]
-pub trait ConsumerStore: Inbox + WaitingRoom + DeadLetters + Instances + Retention {}
+pub trait ConsumerStore: Inbox + Running + WaitingRoom + DeadLetters + Instances + Retention {}
 
-impl<S: Inbox + WaitingRoom + DeadLetters + Instances + Retention> ConsumerStore for S {}
+impl<S: Inbox + Running + WaitingRoom + DeadLetters + Instances + Retention> ConsumerStore for S {}

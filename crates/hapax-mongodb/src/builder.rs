@@ -13,8 +13,9 @@ use mongodb::options::{
     WriteConcern,
 };
 use mongodb::{Client, Database};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
+use crate::counter::Block;
 use crate::error::{Answer, DriverError, Result, answered, meaning};
 use crate::orphans::Looked;
 use crate::session::{SIDE, Sessions};
@@ -107,6 +108,7 @@ impl Builder {
             instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             app_name: options.app_name.unwrap_or_default(),
             looked: Looked::default(),
+            block: Mutex::new(Block::empty()),
             news: watch::Sender::new(0),
         };
         Ok(MongoStore { inner: Arc::new(inner) })

@@ -13,6 +13,7 @@ use mongodb::bson::{Document, doc};
 
 use crate::error::{Answer, Result, answered, failed, is_rival, is_stale};
 use crate::look::{Found, Kept, Look, kept, on_record};
+use crate::running::LEASED;
 use crate::session::Held;
 use crate::store::MongoStore;
 use crate::tables::{scoped, scoped_all};
@@ -84,8 +85,8 @@ impl MongoStore {
         unreachable!("the last round takes nothing that anybody was met at, and so ends")
     }
 
-    /// Looks and takes what can be taken, but for those that are known to be busy. Two round trips; three if a
-    /// message of the waiting room is among others.
+    /// Looks and takes what can be taken, but for those that are known to be busy. Two round trips; one more for each
+    /// further kind if new, waiting and running messages are among them.
     async fn take(
         &self,
         held: &mut Held,
@@ -132,6 +133,10 @@ impl MongoStore {
             let taken =
                 self.tables().inbox.update_many(doc! { "_id": { "$in": waiting } }, take).session(session);
             fate.watch(answered(limit, taken)).await?;
+        }
+        let running: Vec<Document> = of(Found::Running).map(|key| over(consumer, key, now)).collect();
+        if !running.is_empty() {
+            held.update_each(&self.tables().inbox, running).await?;
         }
         Ok(())
     }
@@ -247,6 +252,12 @@ fn row(consumer: &ConsumerName, key: &Key, now: i64) -> Document {
         "sent_at": key.sent_at.map(Timestamp::as_micros),
         "processed_at": now,
     }
+}
+
+/// The update that takes a running row over.
+fn over(consumer: &ConsumerName, key: &Key, now: i64) -> Document {
+    let taken = doc! { "state": 0_i64, "digest": key.digest.as_i64(), "processed_at": now };
+    doc! { "q": { "_id": scoped(consumer, &key.id) }, "u": [{ "$set": taken }, { "$unset": LEASED.to_vec() }] }
 }
 
 fn halves(range: &Range<usize>) -> [Range<usize>; 2] {

@@ -1,12 +1,19 @@
-//! Numbers that are given out once: places of the waiting room, and dead letters.
+//! Numbers that are given out once: places of the waiting room, dead letters, rows of the outbox.
+
+use std::time::{Duration, Instant};
 
 use mongodb::bson::doc;
 use mongodb::error::Error as Driver;
 use mongodb::options::ReturnDocument;
 
-use crate::document::{int, now};
+use crate::document::{int, now, span};
 use crate::error::{Answer, Result, answered, failed, no_schema};
 use crate::store::MongoStore;
+
+/// How many numbers of the outbox a process takes at once.
+const BLOCK: i64 = 1_024;
+/// How long what the server said of its clock is gone by.
+const FRESH: Duration = Duration::from_mins(1);
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +30,36 @@ pub(crate) struct Counted {
     pub(crate) first: i64,
     /// The server's clock.
     pub(crate) now: i64,
+}
+
+/// Numbers that were taken beforehand, and the server's clock as it was read with them.
+#[derive(Debug)]
+pub(crate) struct Block {
+    first: i64,
+    left: i64,
+    now: i64,
+    read: Instant,
+}
+
+impl Block {
+    /// One with no numbers in it.
+    pub(crate) fn empty() -> Self {
+        Self { first: 0, left: 0, now: 0, read: Instant::now() }
+    }
+
+    fn renew(&mut self, counted: Counted, numbers: i64) {
+        if numbers > 0 {
+            (self.first, self.left) = (counted.first, numbers);
+        }
+        (self.now, self.read) = (counted.now, Instant::now());
+    }
+
+    /// The next numbers, of which there are enough.
+    fn give(&mut self, numbers: i64) -> Counted {
+        let given = Counted { first: self.first, now: self.now.saturating_add(span(self.read.elapsed())) };
+        (self.first, self.left) = (self.first + numbers, self.left - numbers);
+        given
+    }
 }
 
 impl Counter {
@@ -65,6 +102,19 @@ impl MongoStore {
             Some(Counted { first, now: row.get_i64("at").ok()? })
         });
         given.ok_or_else(|| Driver::custom("a counter is not a number"))
+    }
+
+    /// Numbers for rows of the outbox. No round trip as long as the last block has enough of them and what was read of
+    /// the server's clock is fresh; else one.
+    pub(crate) async fn outbox_numbers(&self, numbers: i64) -> Result<Counted> {
+        let mut block = self.inner.block.lock().await;
+        let enough = block.left >= numbers;
+        if !enough || block.read.elapsed() >= FRESH {
+            let more = if enough { 0 } else { numbers.max(BLOCK) };
+            let counted = self.next_of(Counter::Outbox, more).await?;
+            block.renew(counted, more);
+        }
+        Ok(block.give(numbers))
     }
 
     /// The last number that was given out.

@@ -70,6 +70,11 @@ pub(crate) fn bytes(document: &Document, field: &str) -> Result<Vec<u8>> {
     document.get_binary_generic(field).cloned().map_err(|_| lacks(field))
 }
 
+/// Bytes, or null.
+pub(crate) fn maybe_bytes(document: &Document, field: &str) -> Option<Vec<u8>> {
+    document.get_binary_generic(field).ok().cloned()
+}
+
 /// Documents in an array.
 pub(crate) fn documents<'d>(
     document: &'d Document,

@@ -10,7 +10,7 @@ use hapax_core::{
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::{ClientSession, Collection};
 
-use crate::document::{int, maybe_int, message_id, text};
+use crate::document::{int, maybe_bytes, maybe_int, message_id, text};
 use crate::error::{Answer, Result, answered, failed, is_rival, spoilt};
 use crate::look::{Found, Look};
 use crate::session::Held;
@@ -60,18 +60,9 @@ impl Inbox for MongoStore {
         let mut attempts = Attempts::default();
         loop {
             let mut held = self.sessions().side().await?;
-            let recorded = match self.record_on(&mut held, consumer, key).await {
-                Ok(new) => {
-                    let new = new?;
-                    held.commit().await.map(|()| new)
-                }
-                Err(error) => {
-                    held.roll_back().await;
-                    Err(error)
-                }
-            };
-            match recorded {
-                Ok(new) => return Ok(new),
+            let recorded = self.record_on(&mut held, consumer, key).await;
+            match held.end(recorded).await {
+                Ok(new) => return new,
                 Err(error) if is_rival(&error) && attempts.again().await => {}
                 Err(error) => return Err(cannot(error)),
             }
@@ -132,7 +123,8 @@ impl MongoStore {
         to: &ConsumerName,
     ) -> Answer<Option<u64>> {
         let tables = self.tables();
-        let (keyed, plain) = ([&tables.inbox, &tables.versions], [&tables.waiting, &tables.dead_letters]);
+        let keyed = [&tables.inbox, &tables.versions, &tables.calls];
+        let plain = [&tables.waiting, &tables.dead_letters];
         let taken = keyed.map(|table| (table, "_id.consumer")).into_iter();
         let taken = taken.chain(plain.map(|table| (table, "consumer"))).chain([(&tables.horizon, "_id")]);
         let (session, fate) = held.parts();
@@ -147,7 +139,7 @@ impl MongoStore {
             fate.watch(gone.session(&mut *session)).await?;
         }
         let moved = fate.watch(move_keyed(&tables.inbox, session, from, to)).await?;
-        for table in [&tables.versions, &tables.instances, &tables.starts] {
+        for table in [&tables.versions, &tables.instances, &tables.starts, &tables.calls] {
             fate.watch(move_keyed(table, session, from, to)).await?;
         }
         fate.watch(move_horizon(&tables.horizon, session, from, to)).await?;
@@ -220,7 +212,7 @@ fn inbox_row(row: &Document) -> Result<InboxRow> {
         sent_at: maybe_int(row, "sent_at").map(Timestamp::from_micros),
         processed_at: Timestamp::from_micros(int(row, "processed_at")?),
         lease_until: maybe_int(row, "lease_until").map(Timestamp::from_micros),
-        result: None,
+        result: maybe_bytes(row, "result").map(Into::into),
     })
 }
 

@@ -25,6 +25,7 @@
 
 mod buckets;
 mod builder;
+mod calls;
 mod claim;
 mod collection;
 mod counter;
@@ -41,6 +42,7 @@ mod orphans;
 mod outbox;
 mod relay;
 mod retention;
+mod running;
 mod session;
 mod store;
 mod tables;

@@ -16,6 +16,19 @@ use crate::tables::{Tables, scoped_all};
 pub(crate) struct Kept {
     pub(crate) state: i64,
     pub(crate) digest: i64,
+    fence: Option<i64>,
+    lease_until: Option<i64>,
+}
+
+impl Kept {
+    fn read(row: &Document) -> Result<Self> {
+        Ok(Self {
+            state: int(row, "state")?,
+            digest: int(row, "digest")?,
+            fence: maybe_int(row, "fence"),
+            lease_until: maybe_int(row, "lease_until"),
+        })
+    }
 }
 
 /// What a look found. All of it is of one snapshot: a message whose row was purged in between shows in the horizon.
@@ -38,6 +51,8 @@ pub(crate) enum Found {
     Free,
     /// It waits at the place that its key names: to be taken.
     Waiting,
+    /// It is running under the fence that its key names, or its lease has ended: to be taken.
+    Running,
     /// There is a row that is not ours.
     Kept(Kept),
 }
@@ -65,8 +80,7 @@ impl Look {
         let mut look = Self { now: int(found, "now")?, ..Self::default() };
         for row in documents(found, "rows") {
             let id = row.get_document("_id").map_err(|_| no_schema())?;
-            let kept = Kept { state: int(row, "state")?, digest: int(row, "digest")? };
-            look.rows.insert(text(id, "message")?.to_owned(), kept);
+            look.rows.insert(text(id, "message")?.to_owned(), Kept::read(row)?);
         }
         look.horizon = documents(found, "horizon").find_map(|row| maybe_int(row, "sent_at"));
         for row in documents(found, "places") {
@@ -89,7 +103,18 @@ impl Look {
         if kept.state == InboxState::Waiting.as_i64() && at_its_place() {
             return Found::Waiting;
         }
+        if kept.state == InboxState::Running.as_i64() && self.may_take(key, *kept) {
+            return Found::Running;
+        }
         Found::Kept(*kept)
+    }
+
+    /// Whether a running row is this key's, or nobody's any more.
+    fn may_take(&self, key: &Key, kept: Kept) -> bool {
+        match key.fence {
+            Some(fence) => kept.fence == Some(fence.0),
+            None => kept.lease_until.is_some_and(|until| until <= self.now),
+        }
     }
 
     /// What the claim of a key that we took is answered. Ambiguity comes before order: a message that is parked
@@ -125,13 +150,15 @@ pub(crate) fn on_record(key: &Key, kept: Kept) -> Claim {
 /// The rows of these messages, as documents of the inbox are read.
 pub(crate) fn kept(row: &Document) -> Result<(String, Kept), Error> {
     let id = row.get_document("_id").map_err(|_| no_schema())?;
-    Ok((text(id, "message")?.to_owned(), Kept { state: int(row, "state")?, digest: int(row, "digest")? }))
+    Ok((text(id, "message")?.to_owned(), Kept::read(row)?))
 }
 
 fn pipeline(tables: &Tables, consumer: &ConsumerName, keys: &[Key]) -> Vec<Document> {
     let ids = scoped_all(consumer, keys.iter().map(|key| &key.id));
-    let rows =
-        vec![doc! { "$match": { "_id": { "$in": ids } } }, doc! { "$project": { "state": 1, "digest": 1 } }];
+    let rows = vec![
+        doc! { "$match": { "_id": { "$in": ids } } },
+        doc! { "$project": { "state": 1, "digest": 1, "fence": 1, "lease_until": 1 } },
+    ];
     let mut stages = vec![
         doc! { "$sort": { "_id": -1 } },
         doc! { "$limit": 1 },

@@ -111,14 +111,14 @@ fn indexes(tables: &Tables) -> Vec<(&Collection<Document>, Vec<IndexModel>)> {
         ),
         (&tables.instances, vec![index(doc! { "_id.consumer": 1 })]),
         (&tables.starts, vec![index(doc! { "_id.consumer": 1 })]),
+        (&tables.calls, vec![index(doc! { "_id.consumer": 1, "_id.message": 1 })]),
         (&tables.versions, vec![index(doc! { "_id.consumer": 1 })]),
         (
             &tables.outbox,
             vec![
-                // In the order of their numbers.
-                index(doc! { "state": 1, "_id": 1 }),
+                index(doc! { "state": 1, "written": 1, "_id": 1 }),
                 // Those that hold up others of their key. Nearly always empty.
-                only(doc! { "key": 1, "_id": 1 }, doc! { "attempts": { "$gt": 0_i64 } }),
+                only(doc! { "key": 1 }, doc! { "attempts": { "$gt": 0_i64 } }),
                 only(doc! { "sent_at": 1 }, doc! { "sent_at": { "$type": "long" } }),
             ],
         ),

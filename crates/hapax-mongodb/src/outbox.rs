@@ -5,7 +5,7 @@ use hapax_core::{
     Code, ConsumerName, Destination, Envelope, Error, ErrorKind, MessageId, OutboxFilter, OutboxNumber,
     OutboxRow, OutboxState, Timestamp,
 };
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, Document, Timestamp as ClusterTime, doc};
 
 use crate::counter::Counted;
 use crate::document::{
@@ -15,8 +15,13 @@ use crate::error::{Answer, Result, answered, failed, spoilt};
 use crate::store::MongoStore;
 use crate::transaction::MongoTx;
 
+/// For the server to fill in, when the row is inserted, with the cluster's time, which it moves on for each row. So
+/// whoever has seen what another transaction wrote gets later times than that one.
+const UNWRITTEN: ClusterTime = ClusterTime { time: 0, increment: 0 };
+
 impl MongoStore {
-    /// Writes what the transaction publishes, under the numbers that were given out for it.
+    /// Writes what the transaction publishes, under the numbers that were given out for it. One round trip, unless
+    /// it is more than the server takes at once.
     pub(crate) async fn write_outbox(&self, tx: &mut MongoTx, counted: Counted) -> Answer<()> {
         let entries = tx.meta.outbox.entries();
         let rows: Vec<Document> = (counted.first..)
@@ -36,6 +41,7 @@ impl MongoStore {
                     "destination": name,
                     "routing_key": routing_key,
                     "attempts": 0_i64,
+                    "written": UNWRITTEN,
                     "created_at": counted.now,
                     "due_at": counted.now + span(entry.delay),
                     "label": entry.envelope.label(),

@@ -130,7 +130,7 @@ impl Outbox for MongoStore {
 }
 
 impl MongoStore {
-    /// The rows a relay may publish, in the order of their numbers, beginning with the buckets it holds.
+    /// The rows a relay may publish, in the order in which they were written, beginning with the buckets it holds.
     fn due_rows(&self, take: &Take<'_>) -> Vec<Document> {
         let outbox = self.tables().outbox.name();
         let mut rows = vec![
@@ -139,7 +139,7 @@ impl MongoStore {
                 "broker": { "$nin": take.away },
                 "$expr": { "$and": [{ "$in": ["$bucket", "$$buckets"] }, { "$lte": ["$due_at", now()] }] },
             } },
-            doc! { "$sort": { "_id": 1 } },
+            doc! { "$sort": { "written": 1, "_id": 1 } },
         ];
         if take.on_failure == OnFailure::Block {
             rows.extend(unblocked(outbox));
@@ -187,13 +187,13 @@ fn unblocked(outbox: &str) -> [Document; 2] {
         "$expr": { "$and": [
             { "$eq": ["$key", "$$key"] },
             { "$ne": ["$$key", Bson::Null] },
-            { "$lt": ["$_id", "$$number"] },
+            { "$lt": [["$written", "$_id"], ["$$written", "$$number"]] },
         ] },
     };
     [
         doc! { "$lookup": {
             "from": outbox,
-            "let": { "key": "$key", "number": "$_id" },
+            "let": { "key": "$key", "written": "$written", "number": "$_id" },
             "pipeline": [{ "$match": failing }, { "$limit": 1 }, { "$project": { "_id": 1 } }],
             "as": "failing",
         } },

@@ -14,7 +14,7 @@ use crate::session::Held;
 use crate::store::MongoStore;
 
 impl Retention for MongoStore {
-    /// At most eight round trips. Where several instances purge at once, one that meets another begins again; one
+    /// At most nine round trips. Where several instances purge at once, one that meets another begins again; one
     /// that meets others each time leaves the rows to them.
     async fn purge(&self, consumer: &ConsumerName, keep: Duration, max: u32) -> Result<Purged> {
         let cannot = failed("cannot purge the inbox");
@@ -72,7 +72,12 @@ impl MongoStore {
         let rows = fate.watch(answered(limit, rows)).await?;
         if !rows.is_empty() {
             let ids: Vec<Bson> = rows.iter().filter_map(|row| row.get("_id").cloned()).collect();
+            let messages: Vec<Bson> =
+                ids.iter().filter_map(|id| id.as_document()?.get("message").cloned()).collect();
             let gone = self.tables().inbox.delete_many(doc! { "_id": { "$in": ids } }).session(&mut *session);
+            fate.watch(answered(limit, gone)).await?;
+            let calls = doc! { "_id.consumer": consumer.as_str(), "_id.message": { "$in": messages } };
+            let gone = self.tables().calls.delete_many(calls).session(&mut *session);
             fate.watch(answered(limit, gone)).await?;
         }
         let of_consumer = doc! { "_id": consumer.as_str() };

@@ -10,6 +10,7 @@ use mongodb::{Client, ClientSession, Collection};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::document::maybe_int;
 use crate::error::{Answer, Result, answered, failed};
 use crate::fate::Fate;
 
@@ -164,6 +165,33 @@ impl Held {
         fate.watch(answered(limit, session.commit_transaction())).await?;
         self.let_go();
         Ok(())
+    }
+
+    /// Commits a side transaction if all went well in it, else rolls it back.
+    pub(crate) async fn end<T>(self, done: Answer<T>) -> Answer<T> {
+        match done {
+            Ok(done) => self.commit().await.map(|()| done),
+            Err(error) => {
+                self.roll_back().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Updates documents, each in its own way, for which the driver has no operation, and says how many were there.
+    /// One round trip.
+    pub(crate) async fn update_each(
+        &mut self,
+        table: &Collection<Document>,
+        updates: Vec<Document>,
+    ) -> Answer<i64> {
+        let limit = self.limit();
+        let namespace = table.namespace();
+        let database = self.sessions.client.database(&namespace.db);
+        let update = doc! { "update": namespace.coll, "updates": updates };
+        let (session, fate) = self.parts();
+        let answer = fate.watch(answered(limit, database.run_command(update).session(session))).await?;
+        Ok(maybe_int(&answer, "n").unwrap_or(0))
     }
 
     /// Rolls back. Never fails: what the server does not hear of, it ends by itself.

@@ -9,10 +9,10 @@ use hapax_core::{Claim, ClaimRequest, Code, Error, ErrorKind, Outbox as _, Store
 use mongodb::Database;
 use mongodb::bson::doc;
 use mongodb::error::Error as Driver;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 
 use crate::builder::Builder;
-use crate::counter::Counter;
+use crate::counter::Block;
 use crate::error::{
     Answer, DriverError, Result, answered, failed, is_over, is_rival, is_unknown, kind_of, meaning, overdue,
 };
@@ -45,6 +45,8 @@ pub(crate) struct Inner {
     /// What connections are called on the server.
     pub(crate) app_name: String,
     pub(crate) looked: Looked,
+    /// Numbers for rows of the outbox.
+    pub(crate) block: Mutex<Block>,
     /// Counts commits of this store with rows of the outbox in them.
     pub(crate) news: watch::Sender<u64>,
 }
@@ -82,13 +84,13 @@ impl MongoStore {
         &self.inner.tables
     }
 
-    /// Writes what the transaction settles and publishes. The numbers of the outbox come last, so that of two
-    /// transactions that were serialised on a document the later has the higher ones.
+    /// Writes what the transaction settles and publishes. The rows of the outbox come last, so that of two
+    /// transactions that were serialised on a document the later has the later ones.
     async fn write_meta(&self, tx: &mut MongoTx) -> Result<()> {
         self.settle(tx).await.map_err(not_written)?;
         let entries = tx.meta.outbox.entries();
         let Ok(numbers @ 1..) = i64::try_from(entries.len()) else { return Ok(()) };
-        let counted = self.next_of(Counter::Outbox, numbers).await?;
+        let counted = self.outbox_numbers(numbers).await?;
         self.write_outbox(tx, counted).await.map_err(not_written)
     }
 
@@ -150,7 +152,9 @@ impl Store for MongoStore {
         Ok((tx, claims))
     }
 
-    /// One round trip; one more for what is settled, one for erased starts, two for what is published.
+    /// One round trip; one more for what is settled, one for erased starts, one for results, one for what is
+    /// published. Numbers for that are taken beforehand, which is one more for each 1,024 of them, and at most one in
+    /// a minute besides.
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
         if let Some(error) = tx.held.fate().ended() {
             self.roll_back(tx).await;

@@ -26,7 +26,9 @@ macro_rules! tables {
 tables! {
     /// `_id`: version.
     schema_version,
-    /// `_id: {consumer, message}`, state, digest, `sent_at`, `processed_at`. State 0 done, 1 waiting, 2 dead.
+    /// `_id: {consumer, message}`, state, digest, `sent_at`, `processed_at`. State 0 done, 1 waiting, 2 dead, 3 running.
+    /// Once it was running, fence; while it is, `lease_until`, `holder`, `taken_over`. The result is what was kept
+    /// beside a record.
     inbox,
     /// `_id`: place. Written in transactions only.
     waiting,
@@ -41,11 +43,14 @@ tables! {
     instances,
     /// `_id: {consumer, message}`.
     starts,
+    /// `_id: {consumer, message, label}`. In progress until `finished_at`.
+    calls,
     /// `_id`: consumer. The newest `sent_at` that was ever purged.
     horizon,
     /// `_id: {consumer, entity}`.
     versions,
-    /// `_id`: number. State 0 unsent, 1 sent, 2 parked.
+    /// `_id`: number, `written`: when, by the cluster's time, in whose order they are published. State 0 unsent, 1 sent,
+    /// 2 parked.
     outbox,
     /// `_id`: bucket.
     buckets,

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use hapax_core::{ConsumerName, MessageId, Publishable, Settled, Transaction, TxMeta};
 use mongodb::Database;
-use mongodb::bson::doc;
+use mongodb::bson::{Document, doc};
 
 use crate::collection::TxCollection;
+use crate::document::binary;
 use crate::error::{Answer, answered};
 use crate::session::Held;
 use crate::store::MongoStore;
-use crate::tables::scoped_all;
+use crate::tables::{scoped, scoped_all};
 
 /// A transaction in which messages were claimed: owned, without a lifetime.
 ///
@@ -96,8 +97,18 @@ impl MongoStore {
             let gone = self.tables().starts.delete_many(these).session(session);
             fate.watch(answered(limit, gone)).await?;
         }
+        let results = tx.meta.results.iter().filter(|(id, _)| tx.taken.contains(id));
+        let results: Vec<Document> = results.map(|(id, result)| kept(&tx.consumer, id, result)).collect();
+        if !results.is_empty() {
+            tx.held.update_each(&self.tables().inbox, results).await?;
+        }
         Ok(())
     }
+}
+
+/// The update that keeps a result beside a record.
+fn kept(consumer: &ConsumerName, id: &MessageId, result: &[u8]) -> Document {
+    doc! { "q": { "_id": scoped(consumer, id) }, "u": { "$set": { "result": binary(result) } } }
 }
 
 fn waiting(meta: &TxMeta) -> Vec<i64> {

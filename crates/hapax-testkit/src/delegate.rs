@@ -36,6 +36,43 @@ macro_rules! delegate_roles {
                 }
             }
 
+            impl<$inner: ConsumerStore> Running for $wrapper<$inner> {
+                async fn begin_running(
+                    &self,
+                    consumer: &ConsumerName,
+                    key: &Key,
+                    lease: Duration,
+                    slack: Duration,
+                ) -> Answer<Grip> {
+                    self.$field.begin_running(consumer, key, lease, slack).await
+                }
+                async fn renew_running(
+                    &self,
+                    consumer: &ConsumerName,
+                    running: &[(MessageId, Fence)],
+                    lease: Duration,
+                ) -> Answer<Vec<bool>> {
+                    self.$field.renew_running(consumer, running, lease).await
+                }
+                async fn end_running(
+                    &self,
+                    consumer: &ConsumerName,
+                    id: &MessageId,
+                    fence: Fence,
+                    result: Option<&[u8]>,
+                ) -> Answer<bool> {
+                    self.$field.end_running(consumer, id, fence, result).await
+                }
+                async fn drop_running(
+                    &self,
+                    consumer: &ConsumerName,
+                    id: &MessageId,
+                    fence: Fence,
+                ) -> Answer<bool> {
+                    self.$field.drop_running(consumer, id, fence).await
+                }
+            }
+
             impl<$inner: ConsumerStore> WaitingRoom for $wrapper<$inner> {
                 async fn park(
                     &self,

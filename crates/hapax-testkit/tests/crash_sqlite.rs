@@ -3,7 +3,8 @@
 mod crash;
 
 use crash::{
-    ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, messages, run_to_end, subject, verdict,
+    ASIDE, OUTSIDE, STEPS, dead, eager, effects, envelopes, kill_and_run_again, messages, run_to_end,
+    subject, verdict, verdict_on_calls,
 };
 use hapax::SqliteStore;
 use hapax_testkit::process::Subject;
@@ -57,6 +58,18 @@ async fn case_05_killed_at_every_step_of_the_embedded_queue() {
         let ground = Ground::new();
         kill_and_run_again(&ground.queue().await, step, 1).await;
         ground.assert_sound(step).await;
+    }
+}
+
+#[tokio::test]
+async fn case_20_case_35_killed_at_every_step_of_a_call() {
+    for step in OUTSIDE {
+        let ground = Ground::new();
+        let (subject, calls) = eager(ground.queue().await, ground.folder.path());
+        kill_and_run_again(&subject, step, 1).await;
+        ground.assert_sound(step).await;
+        let wrong = verdict_on_calls(&calls);
+        assert!(wrong.is_empty(), "{step}: {wrong:?}");
     }
 }
 

@@ -4,8 +4,11 @@
 mod crash;
 
 mod server {
+    use std::path::Path;
+
     use super::crash::{
-        self, ASIDE, STEPS, dead, effects, envelopes, kill_and_run_again, messages, subject, verdict,
+        self, ASIDE, OUTSIDE, STEPS, dead, eager, effects, envelopes, kill_and_run_again, messages, subject,
+        verdict, verdict_on_calls,
     };
     use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
     use hapax::{MongoStore, PgStore};
@@ -100,6 +103,41 @@ mod server {
             let subject = subject(database.url(), &format!("file:{}", path.display()));
             kill_and_run_again(&subject, step, 1).await;
             assert_sound(database.url(), step).await;
+        }
+    }
+
+    async fn killed_at_a_step_of_a_call(url: &str, subject: Subject, folder: &Path, step: &str) {
+        let (subject, calls) = eager(subject, folder);
+        kill_and_run_again(&subject, step, 1).await;
+        assert_sound(url, step).await;
+        let wrong = verdict_on_calls(&calls);
+        assert!(wrong.is_empty(), "{step}: {wrong:?}");
+    }
+
+    #[tokio::test]
+    async fn case_20_case_35_killed_at_every_step_of_a_call() {
+        if !require(Server::Postgres) {
+            return;
+        }
+        for step in OUTSIDE {
+            let (database, folder) = (database().await, tempfile::tempdir().expect("a folder"));
+            let subject = from_queue(&database).await;
+            killed_at_a_step_of_a_call(database.url(), subject, folder.path(), step).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn case_20_case_35_killed_at_every_step_of_a_call_on_mongodb() {
+        if !require(Server::MongoDb) {
+            return;
+        }
+        for step in OUTSIDE {
+            let folder = tempfile::tempdir().expect("a folder");
+            let path = folder.path().join("messages.jsonl");
+            std::fs::write(&path, messages().join("\n")).expect("the file is written");
+            let database = MongoDatabase::create().expect("a database of its own");
+            let subject = subject(database.url(), &format!("file:{}", path.display()));
+            killed_at_a_step_of_a_call(database.url(), subject, folder.path(), step).await;
         }
     }
 

@@ -78,6 +78,8 @@ enum Fate {
     /// A copy under a known id whose payload differs: set aside without touching that id's record.
     BuryCopy(Flaw),
     Queue,
+    /// It became free after it was seen to be somebody's: what goes before its handler has not been done.
+    Again,
     Leave(End),
 }
 
@@ -201,6 +203,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 Fate::Bury(flaw) => ends.push(self.bury(tx, job, &flaw).await?),
                 Fate::BuryCopy(flaw) => ends.push(self.bury_copy(tx, job, &flaw).await?),
                 Fate::Queue => ends.push(self.queue_up(tx, job).await?),
+                Fate::Again => return Err((Setback::Locked, Connection::Usable)),
                 Fate::Leave(end) => ends.push(end),
             }
         }
@@ -243,6 +246,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
             _ => match self.flaw(job) {
                 Some(flaw) => Fate::Bury(flaw),
+                None if self.is_unready(job) => Fate::Again,
                 None if self.handlers.contains_key(job.kind()) => Fate::Handle,
                 None => Fate::Record,
             },
@@ -314,7 +318,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             match decode(handler, job) {
                 Ok(input) => {
                     inputs.push(input);
-                    let ambiguous = claims[start + offset] == Some(Claim::Ambiguous);
+                    let ambiguous = job.ambiguous || claims[start + offset] == Some(Claim::Ambiguous);
                     ends.push(End::Handled { ambiguous });
                 }
                 Err(flaw) => ends.push(self.bury(tx, job, &flaw).await?),
@@ -365,8 +369,11 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     }
 
     /// What a failure means once the store has been asked whether it is one of its own.
-    fn setback(&self, range: Range<usize>, failure: Failure) -> Setback {
+    pub(crate) fn setback(&self, range: Range<usize>, failure: Failure) -> Setback {
         let Failure::Retry(fault) = &failure else { return Setback::Failed { range, failure } };
+        if let Some(setback) = fault.error().downcast_ref::<Error>().and_then(of_store) {
+            return setback;
+        }
         match self.store.kind_of(fault.error().as_ref()) {
             Some((ErrorKind::Conflict, _)) => Setback::Conflict,
             Some((ErrorKind::Broken, code)) => Setback::Broken(
@@ -477,6 +484,18 @@ pub(crate) enum Connection {
     Lost,
 }
 
+/// What an error of a store's operation, which a handler let through, means for the message.
+fn of_store(error: &Error) -> Option<Setback> {
+    match error.kind() {
+        ErrorKind::Conflict => Some(Setback::Conflict),
+        ErrorKind::Busy => Some(Setback::Locked),
+        ErrorKind::Unavailable | ErrorKind::Unknown => {
+            Some(Setback::Away(Error::new(ErrorKind::Unavailable, error.code(), error.to_string())))
+        }
+        _ => None,
+    }
+}
+
 fn usable(error: Error) -> (Setback, Connection) {
     (Setback::from(error), Connection::Usable)
 }
@@ -484,7 +503,7 @@ fn usable(error: Error) -> (Setback, Connection) {
 fn decode<S: ConsumerStore, R>(handler: &Arc<dyn ErasedHandler<S>>, job: &Job<R>) -> Result<Input, Flaw> {
     let Some(message) = job.message() else { return Err(no_id()) };
     handler
-        .decode(message, job.failures + 1, job.prepared.clone())
+        .decode(message, job.circumstances())
         .map_err(|error| Flaw { code: Code::PayloadUndecodable, reason: error.to_string() })
 }
 

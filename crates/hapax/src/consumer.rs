@@ -22,7 +22,8 @@ use crate::health::{Health, Summary, Vitals};
 use crate::intake::Intake;
 use crate::janitor::{Janitor, Keep};
 use crate::job::Order;
-use crate::keeper::{Hands, extend_deliveries, renew_waiting};
+use crate::keeper::{Hands, extend_deliveries, renew_running, renew_waiting};
+use crate::lease::check_lease;
 use crate::outage::Outage;
 use crate::room::Alarm;
 use crate::shared::{
@@ -290,8 +291,13 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
     }
 
     async fn run_to_end(self, shutdown: impl Future<Output = ()>) -> Result<Summary, Error> {
-        let Self { name, store, mut source, format, settings, handlers, prepares, classify, vitals } = self;
+        let Self { name, store, mut source, format, mut settings, handlers, prepares, classify, vitals } =
+            self;
         check_capacity(&store, &settings)?;
+        if let Some(lease) = settings.lease() {
+            check_lease(lease)?;
+            settings.batch.max = 1; // a call that failed must not undo another's record
+        }
         store.check().await?;
         source.prepare(settings.in_flight()).await?;
 
@@ -459,6 +465,10 @@ impl Crew {
         let (beating, until) = (Arc::clone(shared), done.clone());
         side.spawn(async move { beating.beat(myself, until).await });
         side.spawn(renew_waiting(Arc::clone(&shared.hands), store.clone(), consumer.clone(), done.clone()));
+        if let Some(lease) = shared.settings.lease() {
+            let hands = Arc::clone(&shared.hands);
+            side.spawn(renew_running(hands, store.clone(), consumer.clone(), lease, done.clone()));
+        }
         if let Some(every) = extend_every {
             side.spawn(extend_deliveries(
                 Arc::clone(&shared.hands),

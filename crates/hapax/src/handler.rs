@@ -48,7 +48,7 @@ pub trait Handler<S: Store, T>: Send + Sync + 'static {
 }
 
 /// An async function or closure that runs before the transaction begins; see
-/// [`Consumer::prepare`](crate::Consumer::prepare).
+/// [`Consumer::prepare`](crate::Consumer::prepare). What a closure captures is cloned for each message.
 pub trait PrepareFn<T, P>: Send + Sync + 'static {
     /// Prepares one message.
     fn call(&self, message: Message<T>) -> impl Future<Output = Result<P>> + Send;
@@ -57,12 +57,22 @@ pub trait PrepareFn<T, P>: Send + Sync + 'static {
 impl<T, P, F, Fut> PrepareFn<T, P> for F
 where
     T: Send,
-    F: Fn(Message<T>) -> Fut + Send + Sync + 'static,
+    F: FnOnce(Message<T>) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<P>> + Send,
 {
     fn call(&self, message: Message<T>) -> impl Future<Output = Result<P>> + Send {
-        self(message)
+        self.clone()(message)
     }
+}
+
+/// What a handler is told of a message besides what the message says itself.
+#[derive(Clone)]
+pub(crate) struct Circumstances {
+    /// Counts from 1.
+    pub(crate) attempt: u32,
+    /// Somebody else began it, and its lease ended.
+    pub(crate) taken_over: bool,
+    pub(crate) prepared: Option<Prepared>,
 }
 
 /// A decoded `Message<T>` of a type that only its handler knows.
@@ -76,7 +86,7 @@ pub(crate) trait ErasedHandler<S: Store>: Send + Sync {
     }
 
     /// Reads the payload.
-    fn decode(&self, raw: &RawMessage, attempt: u32, prepared: Option<Prepared>) -> Result<Input, BoxError>;
+    fn decode(&self, raw: &RawMessage, circumstances: Circumstances) -> Result<Input, BoxError>;
 
     /// Handles inputs that this handler decoded: one, or any number if it takes batches.
     fn call<'a>(&'a self, tx: &'a mut S::Tx, inputs: Vec<Input>) -> BoxFuture<'a, Result>;
@@ -88,16 +98,13 @@ pub(crate) trait ErasedPrepare: Send + Sync {
     fn run<'a>(
         &'a self,
         raw: &'a RawMessage,
-        attempt: u32,
+        circumstances: Circumstances,
     ) -> BoxFuture<'a, Result<Result<Prepared>, BoxError>>;
 }
 
-fn decode<T: Payload>(
-    raw: &RawMessage,
-    attempt: u32,
-    prepared: Option<Prepared>,
-) -> Result<Message<T>, BoxError> {
-    Ok(Message::new(raw, T::decode(&raw.payload)?, attempt, prepared))
+fn decode<T: Payload>(raw: &RawMessage, circumstances: Circumstances) -> Result<Message<T>, BoxError> {
+    let Circumstances { attempt, taken_over, prepared } = circumstances;
+    Ok(Message::new(raw, T::decode(&raw.payload)?, attempt, prepared).with_taken_over(taken_over))
 }
 
 /// The inverse of the boxing in `decode`. An input of another type would be a mix-up inside this
@@ -126,8 +133,8 @@ where
     T: Payload,
     F: for<'a> HandlerFn<'a, S::Tx, Message<T>> + Clone + Sync + 'static,
 {
-    fn decode(&self, raw: &RawMessage, attempt: u32, prepared: Option<Prepared>) -> Result<Input, BoxError> {
-        Ok(Box::new(decode::<T>(raw, attempt, prepared)?))
+    fn decode(&self, raw: &RawMessage, circumstances: Circumstances) -> Result<Input, BoxError> {
+        Ok(Box::new(decode::<T>(raw, circumstances)?))
     }
 
     fn call<'a>(&'a self, tx: &'a mut S::Tx, inputs: Vec<Input>) -> BoxFuture<'a, Result> {
@@ -162,8 +169,8 @@ where
         true
     }
 
-    fn decode(&self, raw: &RawMessage, attempt: u32, prepared: Option<Prepared>) -> Result<Input, BoxError> {
-        Ok(Box::new(decode::<T>(raw, attempt, prepared)?))
+    fn decode(&self, raw: &RawMessage, circumstances: Circumstances) -> Result<Input, BoxError> {
+        Ok(Box::new(decode::<T>(raw, circumstances)?))
     }
 
     fn call<'a>(&'a self, tx: &'a mut S::Tx, inputs: Vec<Input>) -> BoxFuture<'a, Result> {
@@ -187,8 +194,8 @@ impl<T, H> OnHandler<T, H> {
 }
 
 impl<S: Store, T: Payload, H: Handler<S, T>> ErasedHandler<S> for OnHandler<T, H> {
-    fn decode(&self, raw: &RawMessage, attempt: u32, prepared: Option<Prepared>) -> Result<Input, BoxError> {
-        Ok(Box::new(decode::<T>(raw, attempt, prepared)?))
+    fn decode(&self, raw: &RawMessage, circumstances: Circumstances) -> Result<Input, BoxError> {
+        Ok(Box::new(decode::<T>(raw, circumstances)?))
     }
 
     fn call<'a>(&'a self, tx: &'a mut S::Tx, inputs: Vec<Input>) -> BoxFuture<'a, Result> {
@@ -221,10 +228,10 @@ where
     fn run<'a>(
         &'a self,
         raw: &'a RawMessage,
-        attempt: u32,
+        circumstances: Circumstances,
     ) -> BoxFuture<'a, Result<Result<Prepared>, BoxError>> {
         Box::pin(async move {
-            let message = decode::<T>(raw, attempt, None)?;
+            let message = decode::<T>(raw, circumstances)?;
             Ok(self.function.call(message).await.map(|prepared| std::sync::Arc::new(prepared) as Prepared))
         })
     }

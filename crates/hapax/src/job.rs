@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hapax_core::{
-    Code, Delivery, Digest, Envelope, Key, Lane, MessageId, Place, Prepared, RawMessage, Timestamp,
+    Code, Delivery, Digest, Envelope, Fence, Key, Lane, MessageId, Place, Prepared, RawMessage, Timestamp,
     Unreadable,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::handler::Circumstances;
 use crate::keeper::Kept;
 
 /// Where a message is to be settled.
@@ -64,10 +65,23 @@ pub(crate) struct Job<R> {
     /// How often it was found busy.
     pub(crate) busy: u32,
     pub(crate) ready_at: Option<Instant>,
+    /// It is on record as running, under a lease of ours.
+    pub(crate) grip: Option<Held>,
+    /// Its record may have been purged after it was handled.
+    pub(crate) ambiguous: bool,
     pub(crate) prepared: Option<Prepared>,
-    /// What its prepare step failed with, charged when it runs alone.
     pub(crate) received_at: Instant,
     pub(crate) slot: Slot,
+}
+
+/// A message under a lease of ours.
+pub(crate) struct Held {
+    pub(crate) fence: Fence,
+    /// Somebody else began it, and its lease ended.
+    pub(crate) taken_over: bool,
+    /// Its prepare step was begun.
+    pub(crate) used: bool,
+    pub(crate) _kept: Kept,
 }
 
 /// What is given back by dropping: its share of the in-flight limit, its entry with the keeper.
@@ -88,6 +102,8 @@ impl<R> Job<R> {
             uncertain: false,
             busy: 0,
             ready_at: None,
+            grip: None,
+            ambiguous: false,
             prepared: None,
             received_at: Instant::now(),
             slot,
@@ -134,6 +150,15 @@ impl<R> Job<R> {
         }
     }
 
+    /// What its handler is told of it.
+    pub(crate) fn circumstances(&self) -> Circumstances {
+        Circumstances {
+            attempt: self.failures + 1,
+            taken_over: self.grip.as_ref().is_some_and(|grip| grip.taken_over),
+            prepared: self.prepared.clone(),
+        }
+    }
+
     /// What decides the worker: the key, else the lane.
     pub(crate) fn route(&self) -> Option<&str> {
         self.message().and_then(|message| message.key.as_deref()).or(self.lane.as_ref().map(|lane| &*lane.0))
@@ -157,7 +182,7 @@ impl<R> Job<R> {
             sent_at,
             order: self.order_key(order).map(str::to_owned),
             place: self.place(),
-            fence: None,
+            fence: self.grip.as_ref().map(|grip| grip.fence),
         })
     }
 

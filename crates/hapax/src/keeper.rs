@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, Place, Settler, WaitingRoom};
+use hapax_core::{ConsumerName, Fence, MessageId, Place, Running, Settler, WaitingRoom};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -19,6 +19,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(10);
 enum Held<R> {
     Delivery(R),
     Waiting(Place),
+    Running(MessageId, Fence),
 }
 
 /// What is in hand now. Entries remove themselves when their job is dropped.
@@ -62,6 +63,10 @@ impl<R: Clone + Send + Sync + 'static> Hands<R> {
         self.keep(Held::Waiting(place))
     }
 
+    pub(crate) fn keep_running(self: &Arc<Self>, id: MessageId, fence: Fence) -> Kept {
+        self.keep(Held::Running(id, fence))
+    }
+
     fn keep(self: &Arc<Self>, held: Held<R>) -> Kept {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(number, held);
@@ -69,17 +74,19 @@ impl<R: Clone + Send + Sync + 'static> Hands<R> {
     }
 
     fn receipts(&self) -> Vec<R> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.values()
-            .filter_map(|held| if let Held::Delivery(receipt) = held { Some(receipt.clone()) } else { None })
-            .collect()
+        self.those(|held| if let Held::Delivery(receipt) = held { Some(receipt.clone()) } else { None })
     }
 
     fn places(&self) -> Vec<Place> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.values()
-            .filter_map(|held| if let Held::Waiting(place) = held { Some(*place) } else { None })
-            .collect()
+        self.those(|held| if let Held::Waiting(place) = held { Some(*place) } else { None })
+    }
+
+    fn running(&self) -> Vec<(MessageId, Fence)> {
+        self.those(|held| if let Held::Running(id, fence) = held { Some((id.clone(), *fence)) } else { None })
+    }
+
+    fn those<K>(&self, kind: impl Fn(&Held<R>) -> Option<K>) -> Vec<K> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).values().filter_map(kind).collect()
     }
 }
 
@@ -121,6 +128,28 @@ pub(crate) async fn renew_waiting<R, S>(
         }
         if let Err(error) = store.renew(&consumer, &places, WAITING_LEASE).await {
             warn!(%error, "leases of waiting messages could not be renewed");
+        }
+    }
+}
+
+/// Renews the leases of messages in progress, three times within a lease, until `done`.
+pub(crate) async fn renew_running<R, S>(
+    hands: Arc<Hands<R>>,
+    store: S,
+    consumer: ConsumerName,
+    lease: Duration,
+    done: CancellationToken,
+) where
+    R: Clone + Send + Sync + 'static,
+    S: Running,
+{
+    while !wait(lease / 3, &done).await {
+        let running = hands.running();
+        if running.is_empty() {
+            continue;
+        }
+        if let Err(error) = store.renew_running(&consumer, &running, lease).await {
+            warn!(%error, "leases of messages in progress could not be renewed");
         }
     }
 }

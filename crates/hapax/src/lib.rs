@@ -3,6 +3,7 @@
 mod attempt;
 mod boxed;
 mod brake;
+mod calls;
 mod consumer;
 mod copies;
 mod fetch;
@@ -13,6 +14,7 @@ mod intake;
 mod janitor;
 mod job;
 mod keeper;
+mod lease;
 mod lines;
 pub mod metrics;
 mod outage;
@@ -27,6 +29,7 @@ mod suspicion;
 mod worker;
 
 pub use boxed::{BoxPublisher, BoxReceipt, BoxSettler, BoxSource};
+pub use calls::{Calls, IdempotencyKey, MessageCalls};
 pub use consumer::Consumer;
 pub use handler::{Handler, HandlerFn, PrepareFn};
 pub use hapax_core as core;

@@ -49,6 +49,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 warn!(consumer = %self.consumer, message_id = job.id_text(), kind = job.kind(), code = %fault.code(),
                     failures, error = %fault, "a message failed");
                 if let Some(wait) = self.settings.retry.after(failures) {
+                    let wait = wait.max(fault.wait());
                     return Sentence::Park { failures, fault: Some(fault), wait };
                 }
                 let flaw = Flaw { code: Code::AttemptsSpent, reason: fault.with_code() };
@@ -86,6 +87,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         if let Some(claim) = claims.first().filter(|claim| !claim.is_ours()) {
             self.store.roll_back(tx).await;
             return match claim {
+                Claim::Busy if job.grip.is_some() => Ok(End::Busy), // taken over: it is theirs to fail
                 Claim::Busy => Err(Setback::Locked),
                 _ => Ok(End::Duplicate),
             };

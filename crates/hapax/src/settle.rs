@@ -22,6 +22,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         for (mut job, end) in jobs.into_iter().zip(ends) {
             if end == End::Busy {
                 job.busy += 1;
+                job.grip = None; // if there was one, somebody has taken the message over
                 job.ready_at = Some(Instant::now() + busy_wait(job.busy));
                 worker.busy.push(job);
                 continue;
@@ -100,6 +101,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         if !started.is_empty() {
             self.erase_starts(started).await;
         }
+        self.let_go(&jobs).await;
         let places: Vec<_> = jobs.iter().filter_map(Job::place).collect();
         if !places.is_empty()
             && let Err(error) = self.store.give_back(&self.consumer, &places).await

@@ -27,6 +27,14 @@ pub enum Strategy {
     /// Before the handler, in its transaction. The default.
     #[default]
     Transactional,
+    /// Before the handler, as *in progress*, in a transaction of its own and under a lease: for calls to the
+    /// outside, which [`Consumer::prepare`](crate::Consumer::prepare) makes. Each message runs by itself. The lease
+    /// is renewed as long as this process lives; if it dies, another one takes the message over when the lease
+    /// has ended, and [`Message::is_taken_over`](hapax_core::Message::is_taken_over) says so.
+    Eager {
+        /// How long a message belongs to a process without a sign of life. Zero is refused.
+        lease: Duration,
+    },
     /// Never: the handlers' changes are safe to repeat (sets, upserts, version guards).
     Natural,
 }
@@ -119,6 +127,14 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// The lease, if messages are put under one.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        match self.strategy {
+            Strategy::Eager { lease } => Some(lease),
+            _ => None,
+        }
+    }
+
     /// The most deliveries in hand at a time.
     pub(crate) fn in_flight(&self) -> usize {
         self.batch.in_flight(self.concurrency)

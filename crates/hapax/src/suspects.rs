@@ -41,8 +41,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
             Ok(_) => {
                 crash_point!("after-start");
-                let outcome = self.attempt(&segment.jobs).await;
-                Some((segment, outcome))
+                self.run(worker, segment).await
             }
             Err(error) => Some((segment, Err(error.into()))),
         }

@@ -149,25 +149,17 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
     /// first at the top; a batch that met a setback comes back in parts.
     async fn process(&self, worker: &mut Worker<R>, jobs: Vec<Job<R>>) {
         let mut stack: Vec<Segment<R>> = Self::segments(jobs).into_iter().rev().map(Segment::of).collect();
-        while let Some(mut segment) = stack.pop() {
+        while let Some(segment) = stack.pop() {
             if self.abort.is_cancelled() {
                 stack.push(segment);
                 break;
             }
             self.show();
-            let Some(()) = self.prepare(worker, &mut segment).await else {
-                stack.push(segment);
-                continue;
-            };
-            if segment.jobs.is_empty() {
-                continue;
-            }
             let outcome = if segment.jobs.iter().any(|job| job.suspect != Suspect::No) {
                 self.run_suspects(worker, segment, &mut stack).await
             } else {
                 let _running = self.alone.read().await;
-                let outcome = self.attempt(&segment.jobs).await;
-                Some((segment, outcome))
+                self.run(worker, segment).await
             };
             if let Some((segment, outcome)) = outcome {
                 self.after(worker, segment, outcome, &mut stack).await;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use hapax::sql::SqlStore;
 use hapax::{
-    Code, ConsumerName, DeadFilter, DeadLetters as _, Inbox as _, InboxRow, Instances as _, Janitor, Keep,
-    MessageId, Retention as _, WaitingRoom as _,
+    CallRecords as _, CallRow, Code, ConsumerName, DeadFilter, DeadLetters as _, Inbox as _, InboxRow,
+    Instances as _, Janitor, Keep, MessageId, Retention as _, WaitingRoom as _, idempotency_key,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -112,15 +112,41 @@ fn row_json(consumer: &ConsumerName, row: &InboxRow) -> Value {
         "digest": row.digest.to_string(),
         "sent_at": row.sent_at.map(|time| time.to_string()),
         "processed_at": row.processed_at.to_string(),
+        "lease_until": row.lease_until.map(|time| time.to_string()),
     })
 }
 
 fn row_text(consumer: &ConsumerName, row: &InboxRow) -> String {
     let sent = row.sent_at.map_or_else(|| "unknown".to_owned(), |time| time.to_string());
+    let lease = row.lease_until.map_or_else(String::new, |time| format!(", somebody's until {time}"));
     format!(
-        "{consumer} {} {} since {}, sent {sent}, payload {}",
+        "{consumer} {} {} since {}{lease}, sent {sent}, payload {}",
         row.id, row.state, row.processed_at, row.digest
     )
+}
+
+fn call_json(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> Value {
+    json!({
+        "label": call.label,
+        "key": idempotency_key(consumer, id, &call.label),
+        "request": String::from_utf8_lossy(&call.request),
+        "result": call.result.as_deref().map(String::from_utf8_lossy),
+        "started_at": call.started_at.to_string(),
+        "finished_at": call.finished_at.map(|time| time.to_string()),
+        "lease_until": call.lease_until.map(|time| time.to_string()),
+        "key_valid_until": call.key_valid_until.to_string(),
+    })
+}
+
+fn call_text(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> String {
+    let key = idempotency_key(consumer, id, &call.label);
+    let head = format!("call `{}` under key {key}, first made at {}", call.label, call.started_at);
+    match (&call.result, call.finished_at) {
+        (Some(result), Some(at)) => {
+            format!("{head}: answered at {at} with {}", String::from_utf8_lossy(result))
+        }
+        _ => format!("{head}: no answer is recorded; it may be repeated until {}", call.key_valid_until),
+    }
 }
 
 /// Everything that the store knows of a message, as a story.
@@ -142,7 +168,8 @@ async fn why<D: SqlTarget>(
         };
         let dead = store.dead(&filter).await?;
         let starts = store.starts(&consumer, &id).await?;
-        if row.is_none() && waiting.is_none() && dead.is_empty() && starts == 0 {
+        let calls = store.calls(&consumer, &id).await?;
+        if row.is_none() && waiting.is_none() && dead.is_empty() && starts == 0 && calls.is_empty() {
             continue;
         }
         found = true;
@@ -162,6 +189,7 @@ async fn why<D: SqlTarget>(
                     })),
                     "dead": dead.iter().map(super::dead::letter_json).collect::<Vec<_>>(),
                     "starts": starts,
+                    "calls": calls.iter().map(|call| call_json(&consumer, &id, call)).collect::<Vec<_>>(),
                 })
             );
             continue;
@@ -179,6 +207,9 @@ async fn why<D: SqlTarget>(
         }
         for letter in &dead {
             say!("  dead letter {}: {} {}", letter.number, letter.reason, letter.error);
+        }
+        for call in &calls {
+            say!("  {}", call_text(&consumer, &id, call));
         }
         if starts > 0 {
             say!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");

@@ -19,7 +19,7 @@ use crate::args::Run;
 use crate::config::Config;
 use crate::config::log::LogFormat;
 use crate::config::store::Migrate;
-use crate::consume::{Configured, at_source, build, check_source, open_source, parts};
+use crate::consume::{Configured, at_source, build, check_calls, check_source, open_source, parts};
 use crate::open::{self, Missing, with_store};
 use crate::out::say;
 use crate::relay::{check_brokers, relay_of};
@@ -59,6 +59,7 @@ async fn check<D: SqlTarget>(
         if pending.is_empty() {
             drop(parts(config, settings, store).await?);
         }
+        check_calls(config, settings)?;
         check_source(config, settings, store).await?;
     }
     check_brokers(config).await?;

@@ -18,11 +18,6 @@ pub(crate) fn unavailable(config: &Config) -> Vec<Problem> {
     );
     for consumer in config.consumers.values() {
         found.extend(strategy(consumer));
-        for handler in consumer.on.values() {
-            found.extend(handler.http.as_ref().map(|http| {
-                refuse(http.place, "a handler that calls HTTP", "Use SQL statements, or the library.")
-            }));
-        }
     }
     found
 }
@@ -59,9 +54,8 @@ fn broker(kind: BrokerKind, place: Place) -> Option<Problem> {
 
 fn strategy(consumer: &Consumer) -> Option<Problem> {
     let (name, cure) = match consumer.policy.strategy.value {
-        Strategy::Transactional => return None,
+        Strategy::Transactional | Strategy::Eager => return None,
         Strategy::Lazy => ("lazy", "`hapax::Idempotent::wrap` has it in the library."),
-        Strategy::Eager => ("eager", "It comes with handlers that call HTTP."),
         Strategy::Natural => ("natural", "The library has it."),
     };
     let cure = format!("Use `strategy = \"transactional\"` for SQL handlers. {cure}");

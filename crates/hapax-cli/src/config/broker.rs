@@ -139,7 +139,7 @@ fn exclusive(table: &mut Table<'_>, direct: &'static str, by_file: &'static str)
 }
 
 impl Tls {
-    fn read(table: &mut Table<'_>) -> Option<Self> {
+    pub(super) fn read(table: &mut Table<'_>) -> Option<Self> {
         // Read here, so that a file that is not there is found before anything is connected.
         let path = |value: &Value<'_>| value.file().map(|(path, _)| path);
         let ca = table.required("ca", "Write `ca = \"/path/to/ca.pem\"`.", |value| value.placed(path))?;

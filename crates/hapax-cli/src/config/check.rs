@@ -25,6 +25,7 @@ pub(super) fn check(config: &Config) -> Vec<Problem> {
         for handler in consumer.on.values() {
             problems.extend(publishes(config, handler));
             problems.extend(work(handler));
+            problems.extend(call(consumer, handler));
             problems.extend(parameters(handler));
             problems.extend(foreign_placeholders(config, handler));
         }
@@ -149,7 +150,7 @@ fn work(handler: &Handler) -> Option<Problem> {
         None if !in_transaction => Some(wrong(
             name.place,
             format!("the handler for `{}` does nothing", name.value),
-            "Add a statement: `[[consumers.NAME.on.TYPE.sql]]` with `run = \"…\"`.",
+            "Add a statement: `[[consumers.NAME.on.TYPE.sql]]` with `run = \"…\"`; or a call: `[consumers.NAME.on.TYPE.http]`.",
         )),
         Some(http) if in_transaction => Some(wrong(
             http.place,
@@ -158,6 +159,24 @@ fn work(handler: &Handler) -> Option<Problem> {
         )),
         _ => None,
     }
+}
+
+/// A call is made outside the transaction, so its message is on record before it; and its own time limit is the one
+/// that counts, since the message's would leave open what became of it.
+fn call(consumer: &Consumer, handler: &Handler) -> Option<Problem> {
+    let http = handler.http.as_ref().filter(|_| handler.sql.is_empty() && handler.publish.is_empty())?;
+    let policy = &consumer.policy;
+    if policy.strategy.value != Strategy::Eager {
+        let message = "a call over HTTP cannot join the transaction of the message's record";
+        let cure = "Add `strategy = \"eager\"` and `lease = \"30s\"` to the consumer.";
+        return Some(wrong(http.place, message, cure));
+    }
+    (http.timeout.value >= policy.timeout).then(|| {
+        let message =
+            format!("a call may take {:?}, and the whole message only {:?}", *http.timeout, policy.timeout);
+        let place = if http.timeout.place.is_nowhere() { http.place } else { http.timeout.place };
+        wrong(place, message, "Raise the consumer's `timeout`, or lower the call's.")
+    })
 }
 
 /// Statements and publishes use what is declared, and what is declared is used.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use toml::de::DeValue;
 
+use super::broker::Tls;
 use super::parameter::Parameter;
 use super::problem::{Place, Placed, Problem};
 use super::read::{Choice, Table, Value};
@@ -124,11 +125,13 @@ pub(crate) struct Http {
     /// What the request's body is.
     pub body: HttpBody,
     /// How long the answer may take.
-    pub timeout: Duration,
+    pub timeout: Placed<Duration>,
     /// What is tried again; every other failure is final.
     pub retry_on: Vec<RetryOn>,
     /// What happens if it is unknown whether the call took effect.
     pub unknown_outcome: UnknownOutcome,
+    /// Instead of the system's certificate authorities.
+    pub tls: Option<Tls>,
 }
 
 /// An HTTP method that may have an effect.
@@ -387,14 +390,15 @@ impl Http {
         value.table(|table| {
             let method = table.or("method", Method::default(), Value::choice);
             let url = table.required("url", "Write `url = \"https://…\"`.", read_url);
-            let headers = table.or("headers", BTreeMap::new(), |value| {
-                value.entries(|_, value| value.text().map(|text| Secret::new(text.value)))
-            });
+            let headers = table.or("headers", BTreeMap::new(), |value| value.entries(read_header));
             let body = table.or("body", HttpBody::default(), Value::choice);
-            let timeout = table.or("timeout", Duration::from_secs(10), Value::positive_duration);
+            let timeout = table.or("timeout", Duration::from_secs(10).into(), |value| {
+                value.placed(Value::positive_duration)
+            });
             let retry_on = table.or("retry_on", RetryOn::DEFAULT.to_vec(), |value| value.list(read_retry_on));
             let unknown_outcome = table.or("unknown_outcome", UnknownOutcome::default(), Value::choice);
-            Some(Self { method, url: url?, headers, body, timeout, retry_on, unknown_outcome })
+            let tls = table.optional("tls", |value| value.table(Tls::read));
+            Some(Self { method, url: url?, headers, body, timeout, retry_on, unknown_outcome, tls })
         })
     }
 }
@@ -406,6 +410,28 @@ fn read_url(value: &Value<'_>) -> Option<SecretUrl> {
         value.wrong("is no HTTP URL", "Begin it with `https://`.");
     }
     fits.then_some(url)
+}
+
+/// The key is the message's, and the length the body's.
+fn read_header(name: &str, value: &Value<'_>) -> Option<Secret> {
+    let is_ours = ["idempotency-key", "content-length", "host", "transfer-encoding", "connection"]
+        .iter()
+        .any(|ours| name.eq_ignore_ascii_case(ours));
+    if is_ours {
+        value.wrong_key("is a header that Hapax sets itself", "Remove it.");
+        return None;
+    }
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_token) {
+        value.wrong_key("is no name of a header", "Use letters, digits and `-`.");
+        return None;
+    }
+    let text = value.text()?.value;
+    if text.bytes().any(|byte| byte.is_ascii_control() && byte != b'\t') {
+        value.wrong("holds what a header cannot: a line break or another control character", "Remove it.");
+        return None;
+    }
+    Some(Secret::new(text))
 }
 
 fn read_retry_on(value: &Value<'_>) -> Option<RetryOn> {

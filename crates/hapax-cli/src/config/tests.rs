@@ -145,10 +145,10 @@ fn what_this_release_cannot_do_is_refused_all_at_once() {
     let report = config.origin.report(unavailable(&config)).expect("refusals");
     let lines: Vec<_> =
         report.problems().map(|located| located.line_and_column().expect("a place").0).collect();
-    // Kafka, `strategy = "eager"`, the HTTP call: as the file has them.
-    assert_eq!(lines, [20, 65, 67], "{}", render(&report));
+    // Kafka.
+    assert_eq!(lines, [20], "{}", render(&report));
     assert!(report.problems().all(|located| located.problem().code == Code::NotAvailable));
-    for strategy in ["lazy", "natural", "eager"] {
+    for strategy in ["lazy", "natural"] {
         let config =
             good(&GOOD.replacen("source", &format!("strategy = \"{strategy}\"\nlease = \"30s\"\nsource"), 1));
         assert_eq!(unavailable(&config).len(), 1, "{strategy}");
@@ -194,10 +194,7 @@ fn every_key_is_among_the_printed_defaults() {
         report.problems().map(Located::problem).filter(|problem| problem.code == Code::ConfigUnknownKey)
     {
         // What this release cannot do is not offered.
-        if ["log`", "publish", "emails.source", "http"]
-            .iter()
-            .any(|left_out| problem.message.contains(left_out))
-        {
+        if ["log`", "publish", "emails.source"].iter().any(|left_out| problem.message.contains(left_out)) {
             continue;
         }
         for key in problem.help.split('`').skip(1).step_by(2) {
@@ -210,7 +207,7 @@ fn every_key_is_among_the_printed_defaults() {
             ];
             let known = named.iter().any(|named| Config::defaults().contains(named));
             assert!(
-                known || ["topics", "group", "http", "publish"].contains(&key),
+                known || ["topics", "group", "publish"].contains(&key),
                 "`{key}` of: {}",
                 problem.message
             );

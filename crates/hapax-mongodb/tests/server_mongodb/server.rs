@@ -1,6 +1,9 @@
 mod broken;
+mod calls;
 mod claims;
 mod connect;
 mod ground;
 mod inside;
+mod outbox;
 mod private;
+mod running;

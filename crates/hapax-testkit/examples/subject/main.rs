@@ -1,20 +1,25 @@
-//! A consumer that tests kill: `subject STORE SOURCE [split] [forever]`.
+//! A consumer that tests kill: `subject STORE SOURCE [split] [forever] [eager]`.
 //!
 //! STORE is a store's URL; SOURCE is `file:PATH`, `queue:NAME` or `rabbit:NAME` (on `HAPAX_TEST_RABBITMQ`).
 //! Each message that takes effect leaves one row in the table `ledger`. With `split` the inbox row is
 //! written in a transaction of its own: the mistake that the crash suite must find. With `forever` it runs
 //! until SIGTERM, with a service's leases; otherwise it ends when nothing more comes, and takes soon what
-//! another instance has left.
+//! another instance has left. With `eager` it calls the outside before each effect: it adds a line with the message's
+//! id and the call's key to the file that `HAPAX_SUBJECT_CALLS` names.
 
 mod ledger;
 
 use std::error::Error;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{
-    BoxSource, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format, Handler, Identity, Lines,
-    Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, TypeRule,
+    BoxSource, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format,
+    Handler, Identity, Lines, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, Strategy,
+    TypeRule,
 };
 use hapax_testkit::delegate_roles;
 use ledger::Ledger;
@@ -22,6 +27,9 @@ use serde::Deserialize;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+
+/// How long a message or call is a dead process's, under `eager`.
+const LEASE: Duration = Duration::from_secs(1);
 
 /// What a message asks the handler to do.
 #[derive(Deserialize)]
@@ -34,7 +42,7 @@ struct Job {
 struct Worker;
 
 impl Worker {
-    async fn run<S: Ledger>(tx: &mut S::Tx, job: &Message<Job>) -> hapax::Result {
+    async fn run<S: Ledger + CallRecords>(tx: &mut S::Tx, job: &Message<Job>) -> hapax::Result {
         S::note(tx, job.id().as_str()).await?;
         match job.what.as_str() {
             "fail once" if job.attempt() == 1 => Err("fails once".into()),
@@ -125,14 +133,14 @@ delegate_roles!(SplitInbox<S>, 0);
 async fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [store, source, form @ ..] = args.as_slice() else {
-        eprintln!("subject STORE SOURCE [split] [forever]");
+        eprintln!("subject STORE SOURCE [split] [forever] [eager]");
         return ExitCode::from(2);
     };
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let filter = Targets::new().with_default(Level::WARN).with_target("hapax", Level::INFO);
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let says = |word: &str| form.iter().any(|said| said == word);
-    let form = Form { split: says("split"), forever: says("forever") };
+    let form = Form { split: says("split"), forever: says("forever"), eager: says("eager") };
     let ran = match store.split_once(':') {
         Some(("sqlite", _)) => run(SqliteStore::connect(store).await, source, form).await,
         Some(("mongodb", _)) => run(MongoStore::connect(store).await, source, form).await,
@@ -155,9 +163,10 @@ async fn main() -> ExitCode {
 struct Form {
     split: bool,
     forever: bool,
+    eager: bool,
 }
 
-async fn run<S: Ledger>(
+async fn run<S: Ledger + CallRecords>(
     store: Result<S, hapax::Error>,
     source: &str,
     form: Form,
@@ -176,18 +185,47 @@ async fn run<S: Ledger>(
         }
         _ => return Err(format!("`{source}` is no source").into()),
     };
+    let calls = Calls::new("subject", store.clone())?.lease(LEASE)?;
     if form.split {
-        consume(SplitInbox(store), source, form).await
+        run_to_end(consumer(SplitInbox(store), source, form)?).await
+    } else if form.eager {
+        let outside = Outside::open()?;
+        let step =
+            async move |job: Message<Job>| {
+                let of_job = calls.of(&job);
+                of_job
+                    .run("call", job.id().as_str(), async |key| {
+                        Ok(outside.call(job.id().as_str(), key.as_str())?)
+                    })
+                    .await
+            };
+        let eager = Strategy::Eager { lease: LEASE };
+        run_to_end(consumer(store, source, form)?.strategy(eager).prepare("Job", step)).await
     } else {
-        consume(store, source, form).await
+        run_to_end(consumer(store, source, form)?).await
     }
 }
 
-async fn consume<S: Ledger>(
+/// What is outside: a file that remembers every call.
+#[derive(Clone)]
+struct Outside(Arc<File>);
+
+impl Outside {
+    fn open() -> Result<Self, Box<dyn Error>> {
+        let path = std::env::var("HAPAX_SUBJECT_CALLS")?;
+        Ok(Self(Arc::new(OpenOptions::new().create(true).append(true).open(path)?)))
+    }
+
+    fn call(&self, id: &str, key: &str) -> std::io::Result<()> {
+        (&*self.0).write_all(format!("{id} {key}\n").as_bytes())
+    }
+}
+
+fn consumer<S: Ledger>(
     store: S,
     source: BoxSource,
     form: Form,
-) -> Result<hapax::Summary, Box<dyn Error>> {
+) -> Result<Consumer<S, BoxSource>, Box<dyn Error>> {
     let format = Format::default()
         .identity("json:/id".parse::<Identity>()?)
         .kind(TypeRule::Always("Job".to_owned()))
@@ -204,6 +242,10 @@ async fn consume<S: Ledger>(
         // Long beside the lease: what a killed run had in hand must come back before this one ends.
         consumer = consumer.until_idle(Duration::from_secs(3));
     }
+    Ok(consumer)
+}
+
+async fn run_to_end<S: Ledger>(consumer: Consumer<S, BoxSource>) -> Result<hapax::Summary, Box<dyn Error>> {
     Ok(consumer.run_until(terminated()).await?)
 }
 

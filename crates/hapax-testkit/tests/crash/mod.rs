@@ -2,6 +2,7 @@
 //! second connection.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hapax::mongodb::bson::{Document, doc};
@@ -29,6 +30,50 @@ pub(crate) const STEPS: [&str; 11] = [
 
 /// The steps of setting a message aside.
 pub(crate) const ASIDE: [&str; 2] = ["before-set-aside", "after-set-aside"];
+
+/// The steps of a delivery that calls the outside before its transaction.
+pub(crate) const OUTSIDE: [&str; 10] = [
+    "before-begin",
+    "after-begin",
+    "call-begun",
+    "call-made",
+    "call-recorded",
+    "after-prepare",
+    "after-claim",
+    "before-commit",
+    "after-commit",
+    "before-ack",
+];
+
+/// A subject that calls the outside, and the file of its calls.
+pub(crate) fn eager(subject: Subject, folder: &Path) -> (Subject, PathBuf) {
+    let calls = folder.join("calls");
+    (subject.arg("eager").env("HAPAX_SUBJECT_CALLS", &calls), calls)
+}
+
+/// What is wrong with the calls of [`messages`], of which one may have been made twice: a message that was not
+/// called for, or not always under one key.
+pub(crate) fn verdict_on_calls(calls: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(calls).expect("calls were made");
+    let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (id, key) in text.lines().filter_map(|line| line.split_once(' ')) {
+        keys.entry(id).or_default().push(key);
+    }
+    let repeated = keys.values().map(|keys| keys.len() - 1).sum::<usize>();
+    let mut wrong: Vec<String> = (0..20)
+        .filter(|n| !keys.contains_key(format!("m{n}").as_str()))
+        .map(|n| format!("m{n} was not called for"))
+        .collect();
+    wrong.extend(
+        keys.iter()
+            .filter(|(_, keys)| keys.iter().any(|key| *key != keys[0]))
+            .map(|(id, _)| format!("{id} had two keys")),
+    );
+    if repeated > 2 {
+        wrong.push(format!("{repeated} calls were repeated, though two workers were killed once"));
+    }
+    wrong
+}
 
 /// The program that is killed.
 pub(crate) fn subject(store: &str, source: &str) -> Subject {

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::{
-    Claim, Code, Instances as _, Key, Parking, Place, RawMessage, Settled, Store as _, Transaction as _,
-    WaitingRoom as _,
-};
+use hapax_core::{Claim, Instances as _, Key, Settled, Store as _, Transaction as _, WaitingRoom as _};
 use hapax_mongodb::mongodb::Client;
 use hapax_mongodb::mongodb::bson::{Document, doc};
 use hapax_mongodb::mongodb::options::ClientOptions;
@@ -118,7 +115,7 @@ async fn a_lease_that_is_renewed_while_the_handler_runs_stops_no_commit() {
     }
     let database = MongoDatabase::create().expect("a database of its own");
     let ground = Ground::new(database.url()).await;
-    let place = park(&ground, "m1").await;
+    let place = ground.park("m1", None).await;
     let (mut tx, claims) = ground.claim(&[Key { place: Some(place), ..key("m1") }]).await;
     assert_eq!(claims, [Claim::New]);
     insert(&mut tx, "effect").await.expect("it is inserted");
@@ -137,37 +134,13 @@ async fn a_lease_of_an_earlier_turn_counts_for_nothing() {
     }
     let database = MongoDatabase::create().expect("a database of its own");
     let ground = Ground::new(database.url()).await;
-    let place = park(&ground, "m1").await;
+    let place = ground.park("m1", None).await;
     let (mut tx, _) = ground.claim(&[Key { place: Some(place), ..key("m1") }]).await;
-    park_in(&ground, &mut tx, "m1").await;
+    ground.park_in(&mut tx, "m1", None).await;
     ground.store.finish(tx).await.expect("it is parked again, under the lease that it has");
     let leased = ground.store.lease(&ground.consumer, 10, AT_ONCE).await.expect("the room answers");
     assert_eq!(leased.len(), 1);
     assert_eq!((leased[0].place, leased[0].leased_before), (place, false));
-}
-
-async fn park(ground: &Ground, id: &str) -> Place {
-    let (mut tx, _) = ground.claim(&[key(id)]).await;
-    park_in(ground, &mut tx, id).await;
-    ground.store.finish(tx).await.expect("it is parked");
-    let leased = ground.store.lease(&ground.consumer, 10, AT_ONCE).await.expect("the room answers");
-    leased.first().expect("it is due").place
-}
-
-async fn park_in(ground: &Ground, tx: &mut hapax_mongodb::MongoTx, id: &str) {
-    let message = RawMessage {
-        id: key(id).id,
-        kind: "Paid".into(),
-        key: None,
-        sent_at: None,
-        digest: key(id).digest,
-        payload: "1".into(),
-        envelope: hapax_core::Envelope::new("1"),
-    };
-    let code = Some(Code::HandlerFailed);
-    let parking =
-        Parking { message: &message, failures: 1, error: "$error", code, wait: Duration::ZERO, order: None };
-    ground.store.park(tx, &ground.consumer, &parking).await.expect("it is parked");
 }
 
 /// Texts that MongoDB could take for the name of a field are texts.
@@ -179,7 +152,7 @@ async fn case_36_texts_that_look_like_operators_are_kept_as_they_are() {
     let database = MongoDatabase::create().expect("a database of its own");
     let ground = Ground::new(database.url()).await;
     for id in ["$state", "$$NOW", "a.b", "{\"$gt\": \"\"}"] {
-        park(&ground, id).await;
+        ground.park(id, None).await;
         let row = ground.store.waiting(&ground.consumer, &key(id).id).await.expect("the room answers");
         assert_eq!(row.expect("it waits").error, "$error");
         let claims = ground.claim(&[key(id)]).await.1;

@@ -1,6 +1,11 @@
 //! A store, a consumer, and the driver's own view of the same database.
 
-use hapax_core::{Claim, ClaimRequest, ConsumerName, Digest, Key, MessageId, Store as _};
+use std::time::Duration;
+
+use hapax_core::{
+    Claim, ClaimRequest, Code, ConsumerName, Digest, Envelope, Key, MessageId, Parking, Place, RawMessage,
+    Store as _, WaitingRoom as _,
+};
 use hapax_mongodb::mongodb::bson::{Document, doc};
 use hapax_mongodb::mongodb::{Client, Collection, Database};
 use hapax_mongodb::{Builder, MongoStore, MongoTx};
@@ -43,6 +48,30 @@ impl Ground {
 
     pub(super) async fn begin(&self) -> MongoTx {
         self.claim(&[]).await.0
+    }
+
+    /// Puts a message into the waiting room.
+    pub(super) async fn park(&self, id: &str, order: Option<&str>) -> Place {
+        let (mut tx, _) = self.claim(&[key(id)]).await;
+        self.park_in(&mut tx, id, order).await;
+        self.store.finish(tx).await.expect("it is parked");
+        let waiting = self.store.waiting(&self.consumer, &key(id).id).await.expect("the room answers");
+        waiting.expect("it waits").place
+    }
+
+    pub(super) async fn park_in(&self, tx: &mut MongoTx, id: &str, order: Option<&str>) {
+        let message = RawMessage {
+            id: key(id).id,
+            kind: "Paid".into(),
+            key: None,
+            sent_at: None,
+            digest: key(id).digest,
+            payload: "1".into(),
+            envelope: Envelope::new("1"),
+        };
+        let (code, wait) = (Some(Code::HandlerFailed), Duration::ZERO);
+        let parking = Parking { message: &message, failures: 1, error: "$error", code, wait, order };
+        self.store.park(tx, &self.consumer, &parking).await.expect("it is parked");
     }
 }
 

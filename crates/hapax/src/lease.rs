@@ -1,0 +1,39 @@
+//! Work under a lease.
+
+use std::future::Future;
+use std::time::Duration;
+
+use hapax_core::{Code, Error, ErrorKind};
+use tracing::warn;
+
+/// Does some work and renews its lease meanwhile, three times within one. What the renewals answer is not asked
+/// for: a lease that was lost shows when the work is recorded.
+pub(crate) async fn under_lease<W, R>(lease: Duration, renew: impl Fn() -> R, work: W) -> W::Output
+where
+    W: Future,
+    R: Future<Output = Result<(), Error>>,
+{
+    let renewing = async {
+        loop {
+            tokio::time::sleep(lease / 3).await;
+            if let Err(error) = renew().await {
+                warn!(%error, "a lease could not be renewed");
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        done = work => done,
+        () = renewing => unreachable!("leases are renewed for ever"),
+    }
+}
+
+/// Refuses a lease that has ended when it begins.
+pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
+    if !lease.is_zero() {
+        return Ok(());
+    }
+    let context = "a lease of zero has ended before its work begins: give one that outlasts a pause of the process, \
+                   such as 30 s";
+    Err(Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context))
+}
