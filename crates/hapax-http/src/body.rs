@@ -75,14 +75,15 @@ pub(crate) fn has_length(body: &impl HttpBody) -> bool {
 pub(crate) enum Read {
     /// All of it.
     Whole(Bytes),
-    /// It is larger than the limit: no more than that, and what came at once with it, was read. This is the body as
-    /// it was, from its beginning.
+    /// It is larger than the limit: no more than that, and what came at once with it, was read. This is the
+    /// body as it was, from its beginning.
     TooLarge(Body),
     /// It broke off.
     Broken(BoxError),
 }
 
-/// Reads a body, unless it is larger than `limit` bytes. A body that says so is not begun. Trailers are dropped.
+/// Reads a body, unless it is larger than `limit` bytes. A body that says so is not begun. Trailers are
+/// dropped.
 pub(crate) async fn read<B>(mut body: B, limit: usize) -> Read
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,

@@ -3,8 +3,8 @@
 use hapax_core::Digest;
 use http::{HeaderName, request::Parts};
 
-/// The fingerprint of a request: of its method, its path with the query, the chosen headers and the exact bytes of its
-/// body, each with its length before it, so that no two of them run together.
+/// The fingerprint of a request: of its method, its path with the query, the chosen headers and the exact
+/// bytes of its body, each with its length before it, so that no two of them run together.
 pub(crate) fn fingerprint(parts: &Parts, headers: &[HeaderName], body: &[u8]) -> Digest {
     let mut whole = Vec::with_capacity(body.len() + 256);
     add(&mut whole, parts.method.as_str().as_bytes());

@@ -15,9 +15,9 @@ const VERSION: u8 = 1;
 
 /// An answer that is kept.
 ///
-/// In the store it is one version byte (1), the length of the head as 4 bytes (big-endian), the head as JSON
-/// (`{"status":201,"at":…,"headers":[["content-type","application/json"]]}`, `at` in microseconds since the epoch), and
-/// the body as it is.
+/// In the store it is one version byte (1), the length of the head as 4 bytes (big-endian), the head as
+/// JSON (`{"status":201,"at":…,"headers":[["content-type","application/json"]]}`, `at` in microseconds
+/// since the epoch), and the body as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub(crate) status: StatusCode,

@@ -96,8 +96,8 @@ fn quoted(rest: &str) -> Result<RequestKey, NotAKey> {
     Ok(RequestKey { text, bare: false })
 }
 
-/// A key without quotes. What could be the punctuation of a list, of parameters or of a string is refused, so that
-/// no malformed string passes for a key.
+/// A key without quotes. What could be the punctuation of a list, of parameters or of a string is refused,
+/// so that no malformed string passes for a key.
 fn bare(text: &str) -> Result<&str, NotAKey> {
     match text.chars().find(|c| matches!(c, ' ' | ',' | ';' | '"' | '\\')) {
         None => Ok(text),

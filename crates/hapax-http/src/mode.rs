@@ -88,7 +88,8 @@ where
     }
 }
 
-/// 10 to 40 ms after the first attempt, twice as long after each other one up to a second, with jitter so that rivals part.
+/// 10 to 40 ms after the first attempt, twice as long after each other one up to a second, with jitter so
+/// that rivals part.
 pub(crate) async fn pause(attempt: u32) {
     let longest = 20_u64 << attempt.min(6);
     tokio::time::sleep(Duration::from_millis(fastrand::u64(longest / 4..=longest))).await;

@@ -14,7 +14,8 @@ use crate::body::Body;
 /// How long a client is told to wait where nobody knows better.
 pub(crate) const SOON: Duration = Duration::from_secs(1);
 
-/// An error as the client is told of it: `application/problem+json` with `type`, `title`, `status`, `detail` and `code`.
+/// An error as the client is told of it: `application/problem+json` with `type`, `title`, `status`,
+/// `detail` and `code`.
 ///
 /// It never holds what a store or a broker said: that is for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,8 +48,8 @@ impl Problem {
         self
     }
 
-    /// What an error of a store or of a publisher means to a client: 503 with `Retry-After` for what may pass by itself,
-    /// 500 for what will not.
+    /// What an error of a store or of a publisher means to a client: 503 with `Retry-After` for what may
+    /// pass by itself, 500 for what will not.
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Unavailable | ErrorKind::Busy | ErrorKind::Conflict | ErrorKind::Unknown => {

@@ -159,7 +159,8 @@ fn unknown_run() -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::RunUnknown, detail)
 }
 
-/// Renews a lease every third of it, on a task of its own, so that a handler that keeps its thread busy does not lose it.
+/// Renews a lease every third of it, on a task of its own, so that a handler that keeps its thread busy
+/// does not lose it.
 struct Renewal {
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,

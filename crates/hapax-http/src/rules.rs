@@ -39,19 +39,21 @@ pub enum LargeAnswer {
     /// The client gets a problem (500, `HX0088`). In the mode *transactional* all is rolled back. The default.
     #[default]
     Refuse,
-    /// The first client gets it; the request stays on record without it, so that a retry has no effect, and gets a
-    /// problem (500, `HX0088`).
+    /// The first client gets it; the request stays on record without it, so that a retry has no effect, and
+    /// gets a problem (500, `HX0088`).
     Pass,
 }
 
 /// What is done, in the mode *recorded*, with a request whose first run died with its outcome unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Takeover {
-    /// The handler runs again, and is told so by [`Run::taken_over`](crate::Run::taken_over): *at least once* after a crash.
-    /// The default, since a retry after a crash is what a key is for, and the handler can hand the key on to whoever it calls.
+    /// The handler runs again, and is told so by [`Run::taken_over`](crate::Run::taken_over): *at least
+    /// once* after a crash. The default, since a retry after a crash is what a key is for, and the handler
+    /// can hand the key on to whoever it calls.
     #[default]
     RunAgain,
-    /// It does not run again: this retry and all others get a problem (500, `HX0089`) until somebody looks into it.
+    /// It does not run again: this retry and all others get a problem (500, `HX0089`) until somebody looks
+    /// into it.
     Refuse,
 }
 

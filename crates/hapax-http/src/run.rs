@@ -32,9 +32,10 @@ pub struct Run {
     pub taken_over: bool,
 }
 
-/// Put into an answer's extensions in the mode *transactional*, it says that the database undid the transaction (a deadlock, a
-/// serialization failure): all is rolled back and the handler runs again, five times in all, then the client gets a problem
-/// (503, `HX0022`). In the mode *recorded* it is an answer that is not kept.
+/// Put into an answer's extensions in the mode *transactional*, it says that the database undid the
+/// transaction (a deadlock, a serialization failure): all is rolled back and the handler runs again, five
+/// times in all, then the client gets a problem (503, `HX0022`). In the mode *recorded* it is an answer
+/// that is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunAgain;
 

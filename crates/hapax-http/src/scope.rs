@@ -45,9 +45,9 @@ impl fmt::Debug for Scope {
     }
 }
 
-/// The id under which a request is on record: `5:north:KEY` for the tenant `north`, `:KEY` where there are no
-/// tenants. The length before the tenant keeps ("a", "bc") from ("ab", "c"). What is longer than an id can be, or
-/// cannot be one, is recorded as `#` and its SHA-256 in hex; no other id begins like that.
+/// The id under which a request is on record: `5:north:KEY` for the tenant `north`, `:KEY` where there are
+/// no tenants. The length before the tenant keeps ("a", "bc") from ("ab", "c"). What is longer than an id
+/// can be, or cannot be one, is recorded as `#` and its SHA-256 in hex; no other id begins like that.
 pub(crate) fn record_id(tenant: Option<&str>, key: &RequestKey) -> MessageId {
     let key = key.as_str();
     let whole = match tenant {

@@ -149,8 +149,8 @@ impl<S: Inbox> Transactional<S> {
     }
 }
 
-/// What the next attempt may mend, and what it will not. After a commit without an answer the next claim sees whether
-/// it took effect.
+/// What the next attempt may mend, and what it will not. After a commit without an answer the next claim
+/// sees whether it took effect.
 fn failed<E>(asked: &Asked, error: &Error) -> Attempt<E> {
     match error.kind() {
         ErrorKind::Conflict | ErrorKind::Unknown => Attempt::Again(Problem::of(error)),

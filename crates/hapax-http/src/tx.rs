@@ -10,12 +10,13 @@ use http::{Extensions, StatusCode};
 
 use crate::problem::Problem;
 
-/// The transaction in which a request is recorded: what the handler writes in it commits together with the record and the
-/// answer, or not at all.
+/// The transaction in which a request is recorded: what the handler writes in it commits together with the
+/// record and the answer, or not at all.
 ///
-/// It dereferences to the store's transaction (`PgTx`, `SqliteTx`, …), and is an extractor of axum with the feature `axum`.
-/// A request has one transaction: it can be taken again once it was dropped, but not twice at a time. It must be dropped before
-/// the handler's answer is read to its end; kept any longer it is rolled back (`HX0094`).
+/// It dereferences to the store's transaction (`PgTx`, `SqliteTx`, …), and is an extractor of axum with the
+/// feature `axum`. A request has one transaction: it can be taken again once it was dropped, but not twice
+/// at a time. It must be dropped before the handler's answer is read to its end; kept any longer it is
+/// rolled back (`HX0094`).
 pub struct Tx<S: Store> {
     /// Always there until the drop.
     tx: Option<S::Tx>,
@@ -23,8 +24,8 @@ pub struct Tx<S: Store> {
 }
 
 impl<S: Store> Tx<S> {
-    /// Takes the transaction out of a request's extensions. A [`Problem`] (500, `HX0094`) where there is none, or where it
-    /// is taken.
+    /// Takes the transaction out of a request's extensions. A [`Problem`] (500, `HX0094`) where there is
+    /// none, or where it is taken.
     pub fn take(extensions: &Extensions) -> Result<Self, Problem> {
         let slot = extensions.get::<Slot<S>>().ok_or_else(|| {
             let detail = "the handler asked for a transaction on a request that has none";
@@ -92,7 +93,8 @@ impl<S: Store> Slot<S> {
         Self { place: Arc::new(Mutex::new(Place::Here(tx))), store }
     }
 
-    /// Ends the lending; none if the handler has the transaction still, which is rolled back when it lets it go.
+    /// Ends the lending; none if the handler has the transaction still, which is rolled back when it lets
+    /// it go.
     pub(crate) fn close(&self) -> Option<S::Tx> {
         match mem::replace(&mut *self.lock(), Place::Closed) {
             Place::Here(tx) => Some(tx),

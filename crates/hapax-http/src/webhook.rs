@@ -1,12 +1,14 @@
 //! Webhooks: verified over the raw body, then handed in under the event's id.
 //!
-//! [`WebhookQueue`] is the service for most: it verifies an event, publishes it to a queue under its id and type, and answers
-//! when that is confirmed. A consumer reads the queue, and its inbox removes what the sender sends again. A handler that uses
-//! the inbox itself takes `Verified`, an extractor (feature `axum`).
+//! [`WebhookQueue`] is the service for most: it verifies an event, publishes it to a queue under its id and
+//! type, and answers when that is confirmed. A consumer reads the queue, and its inbox removes what the
+//! sender sends again. A handler that uses the inbox itself takes `Verified`, an extractor (feature
+//! `axum`).
 //!
-//! Failures are answered with a problem, and nothing is published: 401 for a wrong signature (`HX0090`) or one out of its time
-//! (`HX0091`), 400 for a header that is missing or malformed (`HX0092`) or an event without an id (`HX0093`), 413 for a body that
-//! is too large (`HX0085`), 503 while the queue cannot be reached.
+//! Failures are answered with a problem, and nothing is published: 401 for a wrong signature (`HX0090`) or
+//! one out of its time (`HX0091`), 400 for a header that is missing or malformed (`HX0092`) or an event
+//! without an id (`HX0093`), 413 for a body that is too large (`HX0085`), 503 while the queue cannot be
+//! reached.
 
 mod clock;
 mod github;

@@ -135,7 +135,8 @@ impl Place {
         std::fs::read_to_string(self.outside()).unwrap_or_default().lines().count()
     }
 
-    /// The first request's process dies in a place; answers with what a retry at a second process gets in the end.
+    /// The first request's process dies in a place; answers with what a retry at a second process gets in
+    /// the end.
     async fn killed(&self, dies: &str) -> String {
         let (mut doomed, address) = self.start(dies).await;
         assert_eq!(ask(&address).await, None, "there is no answer");

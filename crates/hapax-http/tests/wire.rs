@@ -111,7 +111,8 @@ async fn a_client_that_hangs_up_half_way_through_its_body_leaves_nothing() {
 
 const MIB: usize = 1024 * 1024;
 
-/// Writes 100 MB behind a head until the server answers or cuts the connection; the answer, and how much it took.
+/// Writes 100 MB behind a head until the server answers or cuts the connection; the answer, and how much it
+/// took.
 async fn flood(server: &Server, head: &str, piece: &[u8]) -> (String, usize) {
     let (mut reader, mut writer) = server.connect().await.into_split();
     writer.write_all(head.as_bytes()).await.unwrap();

@@ -13,11 +13,12 @@ const SIGNATURE: &str = "x-hub-signature-256";
 const DELIVERY: &str = "x-github-delivery";
 const EVENT: &str = "x-github-event";
 
-/// Webhooks as GitHub sends them: `X-Hub-Signature-256` is an HMAC-SHA256 of the body, in hex; the id is in `X-GitHub-Delivery`, the
-/// type in `X-GitHub-Event`.
+/// Webhooks as GitHub sends them: `X-Hub-Signature-256` is an HMAC-SHA256 of the body, in hex; the id is in
+/// `X-GitHub-Delivery`, the type in `X-GitHub-Event`.
 ///
-/// The signature covers the body and nothing else, and has no timestamp: whoever has recorded a delivery can play it back under
-/// another id, at any time. Make what such an event does safe to repeat, or compare it with what GitHub's API says.
+/// The signature covers the body and nothing else, and has no timestamp: whoever has recorded a delivery
+/// can play it back under another id, at any time. Make what such an event does safe to repeat, or compare
+/// it with what GitHub's API says.
 #[derive(Clone, Debug)]
 pub struct GitHub {
     secrets: Arc<[Secret]>,

@@ -20,11 +20,11 @@ use crate::metrics;
 use crate::problem::{Docs, Problem};
 use crate::service::whole;
 
-/// A service that verifies webhooks and publishes their events to a queue, each under its id and type. 202 when the publisher
-/// has confirmed it, and not before.
+/// A service that verifies webhooks and publishes their events to a queue, each under its id and type. 202
+/// when the publisher has confirmed it, and not before.
 ///
-/// A sender that gets no answer sends again: the queue then holds two copies under one id, and the inbox of the consumer that reads
-/// it lets one take effect.
+/// A sender that gets no answer sends again: the queue then holds two copies under one id, and the inbox of
+/// the consumer that reads it lets one take effect.
 pub struct WebhookQueue<W, P> {
     webhook: W,
     publisher: Arc<P>,

@@ -16,8 +16,9 @@ const ID: &str = "webhook-id";
 const TIMESTAMP: &str = "webhook-timestamp";
 const SIGNATURE: &str = "webhook-signature";
 
-/// Webhooks by [Standard Webhooks](https://www.standardwebhooks.com): `webhook-id`, `webhook-timestamp`, and in
-/// `webhook-signature` a list of HMAC-SHA256 signatures (`v1`) of id, timestamp and body. The type is at `/type` in the body.
+/// Webhooks by [Standard Webhooks](https://www.standardwebhooks.com): `webhook-id`, `webhook-timestamp`,
+/// and in `webhook-signature` a list of HMAC-SHA256 signatures (`v1`) of id, timestamp and body. The type
+/// is at `/type` in the body.
 ///
 /// Asymmetric signatures (`v1a`) are passed over.
 #[derive(Clone, Debug)]
@@ -28,8 +29,9 @@ pub struct StandardWebhooks {
 }
 
 impl StandardWebhooks {
-    /// With these secrets (`whsec_…`): several while one is changed for another. For a secret of another form, see
-    /// [`with`](Self::with). [`Code::ConfigWrongValue`](hapax_core::Code::ConfigWrongValue) if one is no secret, or there is none.
+    /// With these secrets (`whsec_…`): several while one is changed for another. For a secret of another
+    /// form, see [`with`](Self::with). [`Code::ConfigWrongValue`](hapax_core::Code::ConfigWrongValue) if
+    /// one is no secret, or there is none.
     pub fn new<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Result<Self, Error> {
         Ok(Self::of(several(secrets.into_iter().map(Secret::standard))?))
     }

@@ -13,8 +13,8 @@ use super::{NotVerified, Webhook, WebhookEvent, event_id, header, pointer, strin
 
 const SIGNATURE: &str = "stripe-signature";
 
-/// Webhooks as Stripe sends them: `Stripe-Signature: t=…,v1=…` holds a timestamp and HMAC-SHA256 signatures of timestamp and body, in
-/// hex; the id is at `/id` in the body, the type at `/type`.
+/// Webhooks as Stripe sends them: `Stripe-Signature: t=…,v1=…` holds a timestamp and HMAC-SHA256 signatures
+/// of timestamp and body, in hex; the id is at `/id` in the body, the type at `/type`.
 #[derive(Clone, Debug)]
 pub struct Stripe {
     secrets: Arc<[Secret]>,
@@ -24,8 +24,9 @@ pub struct Stripe {
 }
 
 impl Stripe {
-    /// With these secrets, as the dashboard shows them (`whsec_…`; the prefix belongs to them): several while one is changed for
-    /// another. [`Code::ConfigWrongValue`](hapax_core::Code::ConfigWrongValue) if one is empty, or there is none.
+    /// With these secrets, as the dashboard shows them (`whsec_…`; the prefix belongs to them): several
+    /// while one is changed for another. [`Code::ConfigWrongValue`](hapax_core::Code::ConfigWrongValue) if
+    /// one is empty, or there is none.
     pub fn new<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Result<Self, Error> {
         let secrets = several(secrets.into_iter().map(Secret::bytes))?;
         Ok(Self { secrets, freshness: Freshness::default(), id: pointer("/id"), kind: pointer("/type") })

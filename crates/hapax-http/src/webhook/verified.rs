@@ -14,8 +14,8 @@ use super::{Webhook, WebhookEvent};
 use crate::metrics;
 use crate::problem::Problem;
 
-/// An extractor: the event of a webhook whose signature was verified, by the `W` that is part of the router's state. The largest
-/// body is axum's `DefaultBodyLimit`.
+/// An extractor: the event of a webhook whose signature was verified, by the `W` that is part of the
+/// router's state. The largest body is axum's `DefaultBodyLimit`.
 ///
 /// It dereferences to the [`WebhookEvent`]. A handler that takes effect by it must claim its id first.
 pub struct Verified<W>(pub WebhookEvent, PhantomData<fn() -> W>);

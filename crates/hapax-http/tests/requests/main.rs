@@ -1,4 +1,5 @@
-//! Requests with a key, in both modes and on every store: each takes effect once, and its copies get its answer.
+//! Requests with a key, in both modes and on every store: each takes effect once, and its copies get its
+//! answer.
 
 #![allow(clippy::unwrap_used)] // a test that cannot go on panics
 

@@ -178,7 +178,8 @@ mod standard_webhooks {
         }
     }
 
-    /// What is signed is `id.timestamp.body`: from a signed body that begins like a timestamp, another event could be cut.
+    /// What is signed is `id.timestamp.body`: from a signed body that begins like a timestamp, another
+    /// event could be cut.
     #[test]
     fn a_full_stop_in_the_id_is_refused_since_it_parts_what_is_signed() {
         let body: &[u8] = b"1649367553.{}";
