@@ -88,4 +88,8 @@ mod server {
     mod postgres {
         cases! { crate::stores::OnPostgres }
     }
+
+    mod mongodb {
+        cases! { crate::stores::OnMongo }
+    }
 }

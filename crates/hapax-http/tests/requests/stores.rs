@@ -4,11 +4,14 @@ use std::str::FromStr as _;
 use std::sync::{Arc, Weak};
 
 use hapax_core::BoxError;
+use hapax_mongodb::mongodb::bson::{Document, doc};
+use hapax_mongodb::mongodb::{Client, Collection};
+use hapax_mongodb::{MongoStore, MongoTx};
 use hapax_sqlx::sqlx::{self, Connection as _, PgConnection, SqliteConnection, postgres::PgConnectOptions};
 use hapax_sqlx::{PgStore, PgTx, SqliteStore, SqliteTx};
 use hapax_testkit::conformance::store::StoreFixture;
 use hapax_testkit::memory::{MemoryStore, MemoryTx};
-use hapax_testkit::servers::{Server, TestDatabase, require, unique};
+use hapax_testkit::servers::{MongoDatabase, Server, TestDatabase, require, unique};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -162,5 +165,49 @@ impl StoreFixture for OnPostgres {
         let total = sqlx::query_scalar("SELECT total FROM accounts WHERE name = $1").bind(account);
         let total: Option<i64> = total.fetch_optional(&mut self.connect().await).await.expect("an answer");
         total.unwrap_or(0)
+    }
+}
+
+/// A database of its own.
+pub(crate) struct OnMongo {
+    store: MongoStore,
+    accounts: Collection<Document>,
+    database: MongoDatabase,
+}
+
+impl StoreFixture for OnMongo {
+    type Store = MongoStore;
+
+    async fn fresh() -> Option<Self> {
+        if !require(Server::MongoDb) {
+            return None;
+        }
+        let database = MongoDatabase::create().expect("a database of its own");
+        let store = MongoStore::connect(database.url()).await.expect("the database answers");
+        store.migrate().await.expect("the schema is made");
+        let client = Client::with_uri_str(database.url()).await.expect("the database answers");
+        let ours = client.database(database.name());
+        ours.create_collection("accounts").await.expect("the collection is made");
+        Some(Self { store, accounts: ours.collection("accounts"), database })
+    }
+
+    fn store(&self) -> MongoStore {
+        self.store.clone()
+    }
+
+    async fn reopened(&self) -> MongoStore {
+        MongoStore::connect(self.database.url()).await.expect("the database answers")
+    }
+
+    async fn add(tx: &mut MongoTx, account: &str, n: i64) -> Result<(), BoxError> {
+        let add = doc! { "$inc": { "total": n } };
+        let account = doc! { "_id": account };
+        tx.collection::<Document>("accounts").update_one(account, add).upsert(true).await?;
+        Ok(())
+    }
+
+    async fn total(&self, account: &str) -> i64 {
+        let account = self.accounts.find_one(doc! { "_id": account }).await.expect("an answer");
+        account.map_or(0, |account| account.get_i64("total").expect("a total"))
     }
 }

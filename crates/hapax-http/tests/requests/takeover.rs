@@ -62,7 +62,7 @@ pub(crate) async fn who_was_taken_over_answers_with_what_the_other_one_recorded<
 ) {
     // Its lease has always ended, as that of a process that stood still.
     let app = service.told(&Told { lease: Some(Duration::ZERO), ..Told::default() });
-    let elsewhere = service.second_process(&Told::default()).await;
+    let elsewhere = service.second_process(&Told { wait: Duration::from_secs(20), ..Told::default() }).await;
     let slow = json!({"n": 25, "hold": true});
     let first = app.paying("k", &slow);
     service.runs_come_to(1).await;

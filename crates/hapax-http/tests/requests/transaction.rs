@@ -142,7 +142,8 @@ pub(crate) async fn a_lease_of_the_other_mode_that_has_ended_is_no_obstacle<F: S
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(service.app().pay("k", &json!({"n": 26})).await.problem(), (422, "HX0082".into()));
     service.open_the_gate();
-    assert_eq!(service.app().pay("k", &slow).await.status, 201);
+    let patient = service.told(&Told { wait: Duration::from_secs(20), ..Told::default() });
+    assert_eq!(patient.pay("k", &slow).await.status, 201);
     recorded.open_the_gate();
     let late = stands_still.await.unwrap();
     assert_eq!((late.is_replay(), late.json()["run"].as_i64()), (true, Some(1)));
