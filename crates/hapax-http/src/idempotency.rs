@@ -29,6 +29,13 @@ pub struct Idempotency<M> {
 }
 
 /// An [`Idempotency`] that was not told yet whose keys are whose, and therefore is no layer yet.
+///
+/// ```compile_fail
+/// # use hapax_http::Idempotency;
+/// # let store = hapax_testkit::memory::MemoryStore::new();
+/// let layer = Idempotency::recorded("http.payments", store).unwrap();
+/// let app = axum::Router::<()>::new().layer(layer); // whose keys are whose?
+/// ```
 #[must_use = "say whose keys are whose: `tenant_by` or `one_tenant`"]
 #[derive(Clone, Debug)]
 pub struct Unscoped<M> {
@@ -171,11 +178,11 @@ impl<M> Idempotency<M> {
         self.told(|rules| rules.keep_if = Some(Arc::new(move |status| keep(*status))))
     }
 
-    /// Lets a copy wait so long for the answer of the first request, where that is still running. Default:
+    /// Lets a copy wait so long, a day at most, for the answer of the first request, where that is still running. Default:
     /// not at all, but 409, `HX0083`, with `Retry-After`.
     #[must_use]
     pub fn wait(self, at_most: Duration) -> Self {
-        self.told(|rules| rules.wait = at_most)
+        self.told(|rules| rules.wait = at_most.min(Duration::from_hours(24)))
     }
 
     /// Publishes on every answer until when it is kept, in `Idempotency-Key-Expires`. It removes nothing:

@@ -35,8 +35,8 @@ impl<S: Running> Mode for Recorded<S> {
         match unless_undone(begin).await {
             Err(error) => Verdict::of_error(asked, &error),
             Ok(Grip::Ours { fence, taken_over, ambiguous }) => {
-                let held = Held { store: &self.store, asked, fence };
-                held.answer(handler, taken_over || ambiguous).await
+                let ours = Ours { store: &self.store, asked, fence };
+                ours.answer(handler, taken_over || ambiguous).await
             }
             Ok(
                 Grip::Done { other_payload: true, .. }
@@ -52,13 +52,13 @@ impl<S: Running> Mode for Recorded<S> {
 }
 
 /// A request that we hold under a lease.
-struct Held<'h, S> {
+struct Ours<'h, S> {
     store: &'h S,
     asked: &'h Asked,
     fence: Fence,
 }
 
-impl<S: Running> Held<'_, S> {
+impl<S: Running> Ours<'_, S> {
     async fn answer<H: Handler>(&self, handler: H, taken_over: bool) -> Verdict<H::Error> {
         let rules = &self.asked.rules;
         if taken_over {

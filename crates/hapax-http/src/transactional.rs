@@ -6,9 +6,10 @@ use hapax_core::{
     Cause, Claim, ClaimRequest, Code, Envelope, Error, ErrorKind, Headers, Inbox, InboxRow, InboxState,
     Transaction as _,
 };
-use http::StatusCode;
 use http::request::Parts;
+use http::{Response, StatusCode};
 
+use crate::body::Body;
 use crate::kept::Kept;
 use crate::mode::{ATTEMPTS, Mode, Verdict, pause};
 use crate::problem::Problem;
@@ -66,31 +67,34 @@ impl<S: Inbox> Transactional<S> {
     }
 
     async fn attempt<H: Handler>(&self, asked: &Asked, handler: H) -> Attempt<H::Error> {
-        let keys = [asked.hapax_key()];
-        let request = ClaimRequest { keys: &keys, ..ClaimRequest::none(&asked.rules.consumer) };
-        let (tx, claims) = match self.store.begin_claim(&request).await {
+        let (tx, claim) = match self.claim(asked).await {
             Ok(begun) => begun,
             Err(error) => return failed(asked, &error),
         };
-        match claims.first() {
-            Some(claim) if claim.is_ours() => self.run(asked, handler, tx).await,
-            claim => {
-                self.store.roll_back(tx).await;
-                Attempt::Ended(self.not_ours(asked, claim.copied()).await)
-            }
+        if claim.is_ours() {
+            return self.run(asked, handler, tx).await;
         }
+        self.store.roll_back(tx).await;
+        Attempt::Ended(self.not_ours(asked, claim).await)
+    }
+
+    async fn claim(&self, asked: &Asked) -> Result<(S::Tx, Claim), Error> {
+        let keys = [asked.hapax_key()];
+        let request = ClaimRequest { keys: &keys, ..ClaimRequest::none(&asked.rules.consumer) };
+        let (tx, claims) = self.store.begin_claim(&request).await?;
+        Ok((tx, claims.first().copied().unwrap_or(Claim::Busy))) // one key, one answer
     }
 
     /// Somebody else holds it, or was faster since we looked.
-    async fn not_ours<E>(&self, asked: &Asked, claim: Option<Claim>) -> Verdict<E> {
+    async fn not_ours<E>(&self, asked: &Asked, claim: Claim) -> Verdict<E> {
         match claim {
-            Some(claim) if claim.differs() => Verdict::Reused,
-            Some(Claim::Duplicate { .. }) => match self.look(asked).await {
+            claim if claim.differs() => Verdict::Reused,
+            Claim::Duplicate { .. } => match self.look(asked).await {
                 Ok(Some(row)) => Verdict::of_row(asked, &row),
                 Ok(None) => Verdict::Running, // purged in between: as new
                 Err(error) => Verdict::of_error(asked, &error),
             },
-            Some(Claim::Waiting { .. } | Claim::Dead { .. }) => Verdict::foreign(asked),
+            Claim::Waiting { .. } | Claim::Dead { .. } => Verdict::foreign(asked),
             _ => Verdict::Running,
         }
     }
@@ -137,6 +141,27 @@ impl<S: Inbox> Transactional<S> {
                 return Attempt::Again(undone());
             }
         };
+        match self.commit(asked, tx, &kept).await {
+            Ok(()) => Attempt::Ended(Verdict::First(response, Some(Arc::new(kept)))),
+            // A statement failed, which ends a transaction on PostgreSQL, and the handler says that it was the
+            // client's fault: nothing is left of it but its word.
+            Err(error) if error.kind() == ErrorKind::Broken && kept.status.is_client_error() => {
+                self.record_alone(asked, response, kept).await
+            }
+            Err(error) => failed(asked, &error),
+        }
+    }
+
+    /// Records a refusal in a transaction of its own.
+    async fn record_alone<E>(&self, asked: &Asked, response: Response<Body>, kept: Kept) -> Attempt<E> {
+        let (tx, claim) = match self.claim(asked).await {
+            Ok(begun) => begun,
+            Err(error) => return failed(asked, &error),
+        };
+        if !claim.is_ours() {
+            self.store.roll_back(tx).await;
+            return Attempt::Ended(self.not_ours(asked, claim).await);
+        }
         match self.commit(asked, tx, &kept).await {
             Ok(()) => Attempt::Ended(Verdict::First(response, Some(Arc::new(kept)))),
             Err(error) => failed(asked, &error),

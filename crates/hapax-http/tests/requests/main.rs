@@ -10,6 +10,7 @@ mod service;
 mod stores;
 mod takeover;
 mod transaction;
+mod trips;
 
 /// Makes a test of each case, in both modes, for a fixture.
 macro_rules! cases {

@@ -67,6 +67,59 @@ async fn a_transaction_that_the_handler_broke_is_500_and_not_kept() {
 }
 
 #[tokio::test]
+async fn a_refusal_after_a_statement_that_failed_is_on_record_alone() {
+    let fixture = fresh().await;
+    let service = transactional(&fixture).await;
+    let app = service.app();
+    service.fixture.store().fail_next(Op::Finish, ErrorKind::Broken);
+    let refused = json!({"n": 25, "status": 422});
+    let first = app.pay("k", &refused).await;
+    assert_eq!((first.status, first.is_replay()), (422, false));
+    let again = app.pay("k", &refused).await;
+    assert_eq!((again.status, again.is_replay(), &again.body), (422, true, &first.body));
+    assert_eq!((service.runs(), service.effects().await), (1, 0), "nothing else is left of it");
+}
+
+mod server {
+    use super::*;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::http::{Request, StatusCode};
+    use axum::routing::post;
+    use hapax_http::{Idempotency, Tx};
+    use hapax_sqlx::{PgStore, sqlx};
+
+    use crate::service::Client;
+    use crate::stores::OnPostgres;
+
+    /// An error that PostgreSQL answers ends the transaction, whatever the handler makes of it.
+    async fn refuse(mut tx: Tx<PgStore>, status: String) -> StatusCode {
+        sqlx::query("INSERT INTO accounts VALUES ('a', 1)").execute(tx.conn()).await.unwrap();
+        let twice = sqlx::query("INSERT INTO accounts VALUES ('a', 1)").execute(tx.conn()).await;
+        assert!(twice.is_err());
+        status.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_sql_error_that_is_answered_as_a_refusal_is_kept_and_as_a_success_is_500() {
+        let Some(fixture) = OnPostgres::fresh().await else { return };
+        let layer = Idempotency::transactional("http.refuses", fixture.store()).unwrap().one_tenant();
+        let app = Client(Router::new().route("/", post(refuse)).layer(layer));
+        let ask = |status: &'static str| {
+            let key = format!("\"{status}\"");
+            Request::post("/").header("idempotency-key", key).body(Body::from(status)).unwrap()
+        };
+        assert_eq!(app.send(ask("422")).await.status, 422);
+        assert!(app.send(ask("422")).await.is_replay());
+        for _ in 0..2 {
+            assert_eq!(app.send(ask("201")).await.problem(), (500, "HX0050".into()));
+        }
+        assert_eq!(fixture.total("a").await, 0);
+    }
+}
+
+#[tokio::test]
 async fn the_end_of_a_recorded_request_outlasts_a_short_outage() {
     let fixture = fresh().await;
     let service = recorded(&fixture).await;
