@@ -12,8 +12,8 @@ const MAIN: [&str; 5] = ["run", "--release", "--", "run", "examples/payments/hap
 /// Runs every check, and stops at the first that fails. The tests come last, since their summary must.
 pub(crate) fn run() -> Result {
     steps::run("format", &mut steps::cargo(["fmt", "--all", "--check"]))?;
-    let lints = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    steps::run("lints", &mut steps::cargo(lints))?;
+    let mut lints = steps::cargo(["clippy", "--workspace", "--all-targets", "--quiet"]);
+    steps::run("lints", lints.args(suite::FEATURES).args(["--", "-D", "warnings"]))?;
     let mut documentation = steps::cargo(["doc", "--workspace", "--no-deps", "--quiet"]);
     steps::run("documentation", documentation.env("RUSTDOCFLAGS", "-D warnings"))?;
     main_command()?;

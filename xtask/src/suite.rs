@@ -13,6 +13,9 @@ use crate::{
 /// Skips tests that need a server; where they live is said in the test kit's module `servers`.
 const WITHOUT_SERVERS: [&str; 2] = ["--skip", "server::"];
 
+/// What no member of the workspace enables, and tests are there for.
+pub(crate) const FEATURES: [&str; 2] = ["--features", "hapax-cli/mongodb"];
+
 /// Runs the tests of `scope`; `args` go to the runner. Fails if a test was skipped for want of a server.
 pub(crate) fn run(scope: Scope, args: &[String]) -> Result {
     match scope {
@@ -43,11 +46,11 @@ fn run_with(args: &[String], environment: impl Fn(&mut Command)) -> Result {
         // It runs no documentation tests; these come first, so that its summary comes last.
         let mut examples = prepare(steps::cargo(["test", "--workspace", "--doc"]));
         steps::run("documentation tests", &mut examples)?;
-        let mut tests = prepare(steps::cargo(["nextest", "run", "--workspace", "--no-fail-fast", "--"]));
-        steps::run_last("tests", tests.args(args))?;
+        let mut tests = prepare(steps::cargo(["nextest", "run", "--workspace", "--no-fail-fast"]));
+        steps::run_last("tests", tests.args(FEATURES).arg("--").args(args))?;
     } else {
-        let mut tests = prepare(steps::cargo(["test", "--workspace", "--no-fail-fast", "--"]));
-        steps::run_last("tests", tests.args(args))?;
+        let mut tests = prepare(steps::cargo(["test", "--workspace", "--no-fail-fast"]));
+        steps::run_last("tests", tests.args(FEATURES).arg("--").args(args))?;
     }
     skipped.none()
 }

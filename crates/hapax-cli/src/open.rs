@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use hapax::Error;
+#[cfg(feature = "mongodb")]
+use hapax::MongoStore;
 #[cfg(feature = "postgres")]
 use hapax::PgStore;
 #[cfg(feature = "sqlite")]
@@ -26,6 +28,8 @@ pub(crate) enum AnyStore {
     Sqlite(SqliteStore),
     #[cfg(feature = "postgres")]
     Postgres(PgStore),
+    #[cfg(feature = "mongodb")]
+    MongoDb(MongoStore),
 }
 
 /// Runs an expression with the store that it is, whatever its kind.
@@ -36,10 +40,27 @@ macro_rules! with_store {
             $crate::open::AnyStore::Sqlite($store) => $body,
             #[cfg(feature = "postgres")]
             $crate::open::AnyStore::Postgres($store) => $body,
+            #[cfg(feature = "mongodb")]
+            $crate::open::AnyStore::MongoDb($store) => $body,
         }
     };
 }
 pub(crate) use with_store;
+
+/// The same for what only SQL stores can do: an error on others.
+macro_rules! with_sql_store {
+    ($any:expr, $store:ident => $body:expr) => {
+        match $any {
+            #[cfg(feature = "sqlite")]
+            $crate::open::AnyStore::Sqlite($store) => $body,
+            #[cfg(feature = "postgres")]
+            $crate::open::AnyStore::Postgres($store) => $body,
+            #[cfg(feature = "mongodb")]
+            $crate::open::AnyStore::MongoDb(_) => Err($crate::open::no_sql().into()),
+        }
+    };
+}
+pub(crate) use with_sql_store;
 
 /// Reads a configuration file and everything it names.
 pub(crate) fn config(path: &Path) -> Result<Config, Trouble> {
@@ -93,6 +114,13 @@ pub(crate) fn no_driver() -> Error {
     Error::new(ErrorKind::Setup, Code::NotAvailable, "this build has no driver for that store")
 }
 
+/// A command that needs SQL was given a store that has none.
+#[cfg(feature = "mongodb")]
+pub(crate) fn no_sql() -> Error {
+    let context = "on MongoDB the program has `inbox`, `dead` and `outbox`; the library has the rest";
+    Error::new(ErrorKind::Setup, Code::NotAvailable, context)
+}
+
 /// What kind of store the arguments name, and under which schema, without opening it.
 pub(crate) fn kind(args: &StoreArgs) -> Result<(StoreKind, String), Trouble> {
     if let Some(path) = &args.config {
@@ -105,7 +133,8 @@ pub(crate) fn kind(args: &StoreArgs) -> Result<(StoreKind, String), Trouble> {
 }
 
 fn unknown_store() -> Error {
-    let context = "the store's URL names no database that Hapax knows: begin it with sqlite: or postgres:";
+    let context =
+        "the store's URL names no database that Hapax knows: begin it with sqlite:, postgres: or mongodb:";
     Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context)
 }
 
@@ -141,6 +170,15 @@ async fn connect(
         #[cfg(feature = "postgres")]
         Some(StoreKind::Postgres) => {
             Ok(AnyStore::Postgres(PgStore::builder(url).schema(schema).pool(pool).connect().await?))
+        }
+        #[cfg(feature = "mongodb")]
+        Some(StoreKind::MongoDb) => {
+            Ok(AnyStore::MongoDb(MongoStore::builder(url).prefix(schema).pool(pool).connect().await?))
+        }
+        #[cfg(not(feature = "mongodb"))]
+        Some(StoreKind::MongoDb) => {
+            let context = "this build was made without `mongodb`: build it with `--features mongodb`";
+            Err(Error::new(ErrorKind::Setup, Code::NotAvailable, context))
         }
         Some(_) => Err(no_driver()),
         None => Err(unknown_store()),

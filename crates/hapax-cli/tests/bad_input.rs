@@ -52,6 +52,14 @@ const MISTAKES: &[Mistake] = &[
     mistake("INTO ledger", "INTO legder", "HX0006", 2, "legder", "no such table: legder"),
     mistake("UPDATE orders", "UPDTE orders", "HX0006", 2, "UPDTE", "syntax error"),
     mistake("sqlite:shop.db", "mysql://shop:hunter2@localhost/shop", "HX0007", 2, "mysql", "not available"),
+    mistake(
+        "sqlite:shop.db",
+        "mongodb://shop:hunter2@localhost/shop",
+        "HX0007",
+        2,
+        "mongodb",
+        "not available",
+    ),
     mistake("retry =", "strategy = \"lazy\"\nretry =", "HX0007", 2, "lazy", "transactional"),
     mistake(
         "source = { file = \"lines.jsonl\" }",
@@ -171,6 +179,14 @@ async fn a_call_in_the_transaction_is_refused_at_its_place() {
     let ended = shop.run("run @hapax.toml").await;
     says(&shop, &ended, "HX0004", 2, "cannot join the transaction").await;
     assert!(running_text(&ended).contains(&place(&http, "on.Paid.http")), "{ended}");
+}
+
+#[cfg(not(feature = "mongodb"))]
+#[tokio::test]
+async fn a_store_whose_driver_was_left_out_is_refused_with_the_feature() {
+    let shop = folder(&shop::changed(&[]));
+    let ended = shop.run("outbox list --store mongodb://shop:hunter2@localhost/shop").await;
+    says(&shop, &ended, "HX0007", 2, "--features mongodb").await;
 }
 
 #[tokio::test]

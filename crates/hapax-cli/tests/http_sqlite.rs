@@ -164,9 +164,9 @@ async fn mails(config: &str, ids: &[&str]) -> Folder {
 async fn fill(folder: Folder, config: &str, ids: &[&str]) -> Folder {
     folder.write("hapax.toml", config);
     folder.write("token", "hunter2\n");
-    let lines = ids
-        .iter()
-        .map(|id| serde_json::json!({ "id": id, "type": "OrderPaid", "amount": 12.50 }).to_string() + "\n");
+    let line =
+        |id: &&str| format!(r#"{{"id":{},"type":"OrderPaid","amount":12.50}}"#, serde_json::json!(id)) + "\n";
+    let lines = ids.iter().map(line);
     folder.write("lines.jsonl", &lines.collect::<String>());
     folder.run("migrate -c @hapax.toml").await.exit(0);
     folder.run("send @lines.jsonl --queue mails -c @hapax.toml --twice").await.exit(0);
@@ -197,7 +197,7 @@ async fn every_message_is_called_for_once_with_its_id_as_the_key() {
     let asked = service.asked().into_iter().find(|asked| asked.key == "\"m1\"").expect("m1");
     assert_eq!(
         &asked.body[..],
-        br#"{"amount":12.5,"id":"m1","type":"OrderPaid"}"#,
+        br#"{"id":"m1","type":"OrderPaid","amount":12.50}"#,
         "the payload, byte for byte"
     );
     let header = |name: &str| {
@@ -210,6 +210,12 @@ async fn every_message_is_called_for_once_with_its_id_as_the_key() {
     );
     assert!(!ended.to_string().contains("hunter2"), "{ended}");
 
+    let done: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM hapax_inbox WHERE state = 0 AND lease_until IS NULL")
+            .fetch_one(&mut folder.database("mails.db").await)
+            .await
+            .expect("the inbox");
+    assert_eq!(done, 3);
     assert_eq!(run(&folder).await.json(0)[0]["handled"], 0);
     assert_eq!(service.asked().len(), 3);
 }

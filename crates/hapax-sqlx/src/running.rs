@@ -29,7 +29,8 @@ impl<D: Dialect> Running for SqlStore<D> {
         };
         let mut held = self.connections().side_transaction().await?;
         let grip = self.grip(&mut held, consumer, key, lease, slack).await.map_err(cannot)?;
-        if matches!(grip, Grip::Ours { .. })
+        // Ambiguity comes before order, as in a claim.
+        if matches!(grip, Grip::Ours { ambiguous: false, .. })
             && !self.held(held.conn(), consumer, &[ordered]).await?.is_empty()
         {
             held.roll_back().await;

@@ -4,10 +4,8 @@ use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use hapax::sql::SqlStore;
 use hapax::{
-    Code, DeadFilter, DeadLetter, DeadLetters as _, DeadNumber, Inbox as _, InboxState, MessageId,
-    Redrive as Wish,
+    Code, ConsumerStore, DeadFilter, DeadLetter, DeadNumber, InboxState, MessageId, Redrive as Wish,
 };
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -18,7 +16,6 @@ use crate::open::{self, with_store};
 use crate::out::say;
 use crate::plan::confirm;
 use crate::progress;
-use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
 
 /// Letters read at a time.
@@ -62,7 +59,7 @@ fn reason(text: Option<&str>) -> Result<Option<Code>, Trouble> {
     text.map(parse).transpose()
 }
 
-async fn list<D: SqlTarget>(args: &DeadList, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn list(args: &DeadList, store: &impl ConsumerStore) -> Result<ExitCode, Trouble> {
     let filter = DeadFilter {
         consumer: args.consumer.as_deref().map(consumer).transpose()?,
         reason: reason(args.reason.as_deref())?,
@@ -111,7 +108,7 @@ pub(crate) fn letter_json(letter: &DeadLetter) -> Value {
     })
 }
 
-async fn one<D: SqlTarget>(store: &SqlStore<D>, number: DeadNumber) -> Result<DeadLetter, Trouble> {
+async fn one(store: &impl ConsumerStore, number: DeadNumber) -> Result<DeadLetter, Trouble> {
     let before = DeadNumber(number.0.saturating_sub(1));
     let filter = DeadFilter { after: Some(before), limit: 1, ..DeadFilter::default() };
     let found = store.dead(&filter).await?.into_iter().find(|letter| letter.number == number);
@@ -121,7 +118,7 @@ async fn one<D: SqlTarget>(store: &SqlStore<D>, number: DeadNumber) -> Result<De
     })
 }
 
-async fn show<D: SqlTarget>(args: &DeadShow, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn show(args: &DeadShow, store: &impl ConsumerStore) -> Result<ExitCode, Trouble> {
     let letter = one(store, DeadNumber(args.number)).await?;
     let body = String::from_utf8_lossy(&letter.envelope.body);
     if args.json {
@@ -155,7 +152,7 @@ fn summary_of(reason: &str) -> &'static str {
 }
 
 /// The letters that a command is about: by number, or by consumer and reason.
-async fn select<D: SqlTarget>(which: &Which, store: &SqlStore<D>) -> Result<Vec<DeadLetter>, Trouble> {
+async fn select(which: &Which, store: &impl ConsumerStore) -> Result<Vec<DeadLetter>, Trouble> {
     if !which.numbers.is_empty() {
         let mut letters = Vec::with_capacity(which.numbers.len());
         for number in which.numbers.iter().copied().collect::<BTreeSet<_>>() {
@@ -193,7 +190,7 @@ struct Redriven {
     skipped: u64,
 }
 
-async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn redrive(args: &Redrive, store: &impl ConsumerStore) -> Result<ExitCode, Trouble> {
     let letters = select(&args.which, store).await?;
     let given = args.id.as_deref().map(message_id).transpose()?;
     if given.is_some() && letters.len() != 1 {
@@ -234,8 +231,8 @@ async fn redrive<D: SqlTarget>(args: &Redrive, store: &SqlStore<D>) -> Result<Ex
 }
 
 /// Under an id that was handled a letter would count as a duplicate, and be gone without an effect.
-async fn refuse_known<D: SqlTarget>(
-    store: &SqlStore<D>,
+async fn refuse_known(
+    store: &impl ConsumerStore,
     letter: &DeadLetter,
     id: &MessageId,
 ) -> Result<(), Trouble> {
@@ -276,11 +273,11 @@ fn say(args: &Redrive, done: &Redriven, canaries_failed: bool) {
 }
 
 /// Redrives letters one by one, at most `rate` a second.
-async fn send_all<D: SqlTarget>(
+async fn send_all(
     letters: &[DeadLetter],
     given: Option<&MessageId>,
     rate: Option<u32>,
-    store: &SqlStore<D>,
+    store: &impl ConsumerStore,
     done: &mut Redriven,
 ) -> Result<(), Trouble> {
     let bar = progress::bar(letters.len() as u64, "redriving");
@@ -309,10 +306,10 @@ fn operator() -> String {
 }
 
 /// Waits until each redriven message is handled or dead again. Some consumer must be running.
-async fn await_ends<D: SqlTarget>(
+async fn await_ends(
     letters: &[DeadLetter],
     given: Option<&MessageId>,
-    store: &SqlStore<D>,
+    store: &impl ConsumerStore,
     done: &mut Redriven,
 ) -> Result<(), Trouble> {
     let bar = progress::bar(letters.len() as u64, "waiting");
@@ -341,7 +338,7 @@ async fn await_ends<D: SqlTarget>(
     Ok(())
 }
 
-async fn discard<D: SqlTarget>(args: &Discard, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn discard(args: &Discard, store: &impl ConsumerStore) -> Result<ExitCode, Trouble> {
     let letters = select(&args.which, store).await?;
     confirm(&format!("remove {} dead letters for good", letters.len()), args.yes)?;
     let (mut discarded, mut lost) = (0_u64, 0_u64);

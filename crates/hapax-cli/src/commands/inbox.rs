@@ -2,10 +2,9 @@
 
 use std::process::ExitCode;
 
-use hapax::sql::SqlStore;
 use hapax::{
-    CallRecords as _, CallRow, Code, ConsumerName, DeadFilter, DeadLetters as _, Inbox as _, InboxRow,
-    Instances as _, Janitor, Keep, MessageId, Retention as _, WaitingRoom as _, idempotency_key,
+    CallRecords, CallRow, Code, ConsumerName, ConsumerStore, DeadFilter, InboxRow, Janitor, Keep, MessageId,
+    idempotency_key,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +15,6 @@ use crate::consume::retentions;
 use crate::open::{self, with_store};
 use crate::out::say;
 use crate::plan::confirm;
-use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
 
 /// Runs one of the subcommands.
@@ -72,9 +70,9 @@ fn consumers(args: &OneMessage, config: Option<&Config>) -> Result<Vec<ConsumerN
     }
 }
 
-async fn get<D: SqlTarget>(
+async fn get(
     args: &OneMessage,
-    store: &SqlStore<D>,
+    store: &impl ConsumerStore,
     config: Option<&Config>,
 ) -> Result<ExitCode, Trouble> {
     let id = message_id(&args.id)?;
@@ -150,9 +148,9 @@ fn call_text(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> String 
 }
 
 /// Everything that the store knows of a message, as a story.
-async fn why<D: SqlTarget>(
+async fn why(
     args: &OneMessage,
-    store: &SqlStore<D>,
+    store: &(impl ConsumerStore + CallRecords),
     config: Option<&Config>,
 ) -> Result<ExitCode, Trouble> {
     let id = message_id(&args.id)?;
@@ -218,9 +216,9 @@ async fn why<D: SqlTarget>(
     Ok(not_found_unless(found, &id, args.json))
 }
 
-async fn purge<D: SqlTarget>(
+async fn purge(
     args: &Purge,
-    store: &SqlStore<D>,
+    store: &impl ConsumerStore,
     config: Option<&Config>,
 ) -> Result<ExitCode, Trouble> {
     let name = consumer(&args.consumer)?;
@@ -245,7 +243,7 @@ async fn purge<D: SqlTarget>(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn rename<D: SqlTarget>(args: &Rename, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn rename(args: &Rename, store: &impl ConsumerStore) -> Result<ExitCode, Trouble> {
     let (from, to) = (consumer(&args.from)?, consumer(&args.to)?);
     confirm(&format!("move every record of `{from}` to `{to}`; stop its consumers first"), args.yes)?;
     let rows = store.rename(&from, &to).await?;
@@ -264,7 +262,7 @@ async fn rename<D: SqlTarget>(args: &Rename, store: &SqlStore<D>) -> Result<Exit
 
 /// Whether a consumer without inbox rows has nothing else either: a message without an id can be dead, and
 /// rows that were purged leave a horizon.
-async fn has_nothing<D: SqlTarget>(store: &SqlStore<D>, name: &ConsumerName) -> Result<bool, Trouble> {
+async fn has_nothing(store: &impl ConsumerStore, name: &ConsumerName) -> Result<bool, Trouble> {
     let filter = DeadFilter { consumer: Some(name.clone()), ..DeadFilter::default() };
     Ok(store.count_dead(&filter).await? == 0 && store.horizon(name).await?.is_none())
 }

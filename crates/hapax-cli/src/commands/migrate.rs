@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::args::Migrate;
 use crate::config::store::StoreKind;
-use crate::open::{self, Missing, with_store};
+use crate::open::{self, Missing, with_sql_store};
 use crate::out::say;
 use crate::sql::SqlTarget;
 use crate::trouble::{FINDINGS, Trouble};
@@ -19,7 +19,7 @@ pub(crate) async fn run(args: Migrate) -> Result<ExitCode, Trouble> {
     }
     let missing = if args.check { Missing::Refuse } else { Missing::Create };
     let (store, _) = open::unchecked_store(&args.store, missing).await?;
-    with_store!(store, store => migrate(&args, &store).await)
+    with_sql_store!(store, store => migrate(&args, &store).await)
 }
 
 /// Prints the SQL for the kind of store that is named, without connecting to it.

@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use hapax::sql::{Dialect, SqlStore};
-use hapax::{Code, ErrorKind, MessageId, Outbox as _, OutboxFilter, OutboxNumber, OutboxRow, OutboxState};
+use hapax::{Code, ErrorKind, MessageId, Outbox, OutboxFilter, OutboxNumber, OutboxRow, OutboxState};
 use serde_json::{Value, json};
 
 use super::inbox::{consumer, message_id};
-use crate::args::{Outbox, OutboxChange, OutboxList, OutboxShow};
+use crate::args::{self, OutboxChange, OutboxList, OutboxShow};
 use crate::open::{self, with_store};
 use crate::out::say;
 use crate::plan::confirm;
@@ -18,21 +17,21 @@ use crate::trouble::{FINDINGS, Trouble};
 const PAGE: u32 = 500;
 
 /// Runs one of the subcommands.
-pub(crate) async fn run(args: Outbox) -> Result<ExitCode, Trouble> {
+pub(crate) async fn run(args: args::Outbox) -> Result<ExitCode, Trouble> {
     match args {
-        Outbox::List(args) => {
+        args::Outbox::List(args) => {
             let (store, _) = open::store(&args.store).await?;
             with_store!(store, store => list(&args, &store).await)
         }
-        Outbox::Show(args) => {
+        args::Outbox::Show(args) => {
             let (store, _) = open::store(&args.store).await?;
             with_store!(store, store => show(&args, &store).await)
         }
-        Outbox::Unpark(args) => {
+        args::Outbox::Unpark(args) => {
             let (store, _) = open::store(&args.store).await?;
             with_store!(store, store => change(Change::Unpark, &args, &store).await)
         }
-        Outbox::Discard(args) => {
+        args::Outbox::Discard(args) => {
             let (store, _) = open::store(&args.store).await?;
             with_store!(store, store => change(Change::Discard, &args, &store).await)
         }
@@ -47,7 +46,7 @@ fn state(text: &str) -> Result<OutboxState, Trouble> {
     })
 }
 
-async fn list<D: Dialect>(args: &OutboxList, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn list(args: &OutboxList, store: &impl Outbox) -> Result<ExitCode, Trouble> {
     let filter = OutboxFilter {
         state: args.state.as_deref().map(state).transpose()?,
         producer: args.consumer.as_deref().map(consumer).transpose()?,
@@ -108,7 +107,7 @@ fn row_json(row: &OutboxRow) -> Value {
     })
 }
 
-async fn one<D: Dialect>(store: &SqlStore<D>, number: OutboxNumber) -> Result<OutboxRow, Trouble> {
+async fn one(store: &impl Outbox, number: OutboxNumber) -> Result<OutboxRow, Trouble> {
     let after = Some(OutboxNumber(number.0.saturating_sub(1)));
     let filter = OutboxFilter { after, limit: 1, ..OutboxFilter::default() };
     let found = store.outbox(&filter).await?.into_iter().find(|row| row.number == number);
@@ -118,7 +117,7 @@ async fn one<D: Dialect>(store: &SqlStore<D>, number: OutboxNumber) -> Result<Ou
     })
 }
 
-async fn show<D: Dialect>(args: &OutboxShow, store: &SqlStore<D>) -> Result<ExitCode, Trouble> {
+async fn show(args: &OutboxShow, store: &impl Outbox) -> Result<ExitCode, Trouble> {
     let row = one(store, OutboxNumber(args.number)).await?;
     let body = String::from_utf8_lossy(&row.envelope.body);
     if args.json {
@@ -160,7 +159,7 @@ enum Change {
 }
 
 /// The rows that a command is about: by number, or all that are parked.
-async fn select<D: Dialect>(args: &OutboxChange, store: &SqlStore<D>) -> Result<Vec<OutboxNumber>, Trouble> {
+async fn select(args: &OutboxChange, store: &impl Outbox) -> Result<Vec<OutboxNumber>, Trouble> {
     if !args.parked {
         if args.numbers.is_empty() {
             let cure = "Give numbers, or --parked for all that are parked.";
@@ -183,11 +182,7 @@ async fn select<D: Dialect>(args: &OutboxChange, store: &SqlStore<D>) -> Result<
     }
 }
 
-async fn change<D: Dialect>(
-    change: Change,
-    args: &OutboxChange,
-    store: &SqlStore<D>,
-) -> Result<ExitCode, Trouble> {
+async fn change(change: Change, args: &OutboxChange, store: &impl Outbox) -> Result<ExitCode, Trouble> {
     let numbers = select(args, store).await?;
     let (plan, done) = match change {
         Change::Unpark => (format!("make {} rows due now", numbers.len()), "unparked"),

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin::{self, Desk};
 use crate::args::Relay;
 use crate::config::Config;
-use crate::open::{self, Missing, with_store};
+use crate::open::{self, Missing, with_sql_store};
 use crate::out::say;
 use crate::relay::relay_of;
 use crate::trouble::{FINDINGS, Trouble};
@@ -22,7 +22,7 @@ pub(crate) async fn run(args: Relay) -> Result<ExitCode, Trouble> {
     let config = open::config(&args.config)?;
     logs::start(config.log.format);
     let store = open::configured(&config, Missing::Refuse).await?;
-    with_store!(store, store => relay(&config, &store, &args).await)
+    with_sql_store!(store, store => relay(&config, &store, &args).await)
 }
 
 async fn relay<D: Dialect>(config: &Config, store: &SqlStore<D>, args: &Relay) -> Result<ExitCode, Trouble> {

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::config::log::LogFormat;
 use crate::config::store::Migrate;
 use crate::consume::{Configured, at_source, build, check_calls, check_source, open_source, parts};
-use crate::open::{self, Missing, with_store};
+use crate::open::{self, Missing, with_sql_store};
 use crate::out::say;
 use crate::relay::{check_brokers, relay_of};
 use crate::sql::SqlTarget;
@@ -40,7 +40,7 @@ pub(crate) async fn run(args: Run) -> Result<ExitCode, Trouble> {
     }
     let applies = config.store.migrate == Migrate::Apply;
     let store = open::configured(&config, if applies { Missing::Create } else { Missing::Refuse }).await?;
-    with_store!(store, store => if args.check { check(&config, &store, args.json).await } else { consume(&config, &store, &args).await })
+    with_sql_store!(store, store => if args.check { check(&config, &store, args.json).await } else { consume(&config, &store, &args).await })
 }
 
 /// Asks everything that `run` would ask, and changes nothing.

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::args::Send;
 use crate::config::broker::Connection;
-use crate::open::{self, AnyStore, Missing, with_store};
+use crate::open::{self, AnyStore, Missing, with_sql_store, with_store};
 use crate::out::say;
 use crate::progress;
 use crate::trouble::{FINDINGS, Trouble};
@@ -191,7 +191,7 @@ impl Target {
                 Ok(publisher.publish(outgoing.collect()).await)
             }
             Self::Embedded(store) => {
-                with_store!(store, store => embed(store, queue, messages).await)?;
+                with_sql_store!(store, store => embed(store, queue, messages).await)?;
                 Ok(messages.iter().map(|_| Ok(())).collect())
             }
         }

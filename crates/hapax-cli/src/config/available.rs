@@ -33,6 +33,11 @@ fn store(config: &Config) -> Option<Problem> {
         StoreKind::MySql => {
             Some(refuse(place, "a store on MySQL or MariaDB", "Use `sqlite:` or `postgres:`."))
         }
+        StoreKind::MongoDb => Some(refuse(
+            place,
+            "a configuration's store on MongoDB",
+            "Use `sqlite:` or `postgres:`, or the library.",
+        )),
         StoreKind::Sqlite if !cfg!(feature = "sqlite") => Some(left_out(place, "sqlite")),
         StoreKind::Postgres if !cfg!(feature = "postgres") => Some(left_out(place, "postgres")),
         StoreKind::Sqlite | StoreKind::Postgres => None,

@@ -19,15 +19,19 @@ pub(crate) enum StoreKind {
     Postgres,
     /// `mysql:` or `mariadb:`
     MySql,
+    /// `mongodb:` or `mongodb+srv:`
+    MongoDb,
 }
 
 impl StoreKind {
-    const SCHEMES: [(&str, Self); 5] = [
+    const SCHEMES: [(&str, Self); 7] = [
         ("sqlite", Self::Sqlite),
         ("postgres", Self::Postgres),
         ("postgresql", Self::Postgres),
         ("mysql", Self::MySql),
         ("mariadb", Self::MySql),
+        ("mongodb", Self::MongoDb),
+        ("mongodb+srv", Self::MongoDb),
     ];
 
     /// The database that a URL's scheme names.

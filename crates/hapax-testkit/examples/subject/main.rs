@@ -42,7 +42,7 @@ struct Job {
 struct Worker;
 
 impl Worker {
-    async fn run<S: Ledger + CallRecords>(tx: &mut S::Tx, job: &Message<Job>) -> hapax::Result {
+    async fn run<S: Ledger>(tx: &mut S::Tx, job: &Message<Job>) -> hapax::Result {
         S::note(tx, job.id().as_str()).await?;
         match job.what.as_str() {
             "fail once" if job.attempt() == 1 => Err("fails once".into()),
