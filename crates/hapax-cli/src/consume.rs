@@ -63,8 +63,8 @@ pub(crate) async fn parts<D: SqlTarget>(
 
 /// Looks whether a consumer's calls can be made as they are configured; makes none.
 pub(crate) fn check_calls(config: &Config, settings: &Settings) -> Result<(), Trouble> {
-    let calls = settings.on.values().filter_map(|handler| handler.http.as_ref());
-    calls.map(|http| call(config, settings, http).map(drop)).collect()
+    let mut calls = settings.on.values().filter_map(|handler| handler.http.as_ref());
+    calls.try_for_each(|http| call(config, settings, http).map(drop))
 }
 
 /// Asks whether a consumer's source can be consumed from; takes no message.

@@ -75,7 +75,7 @@ impl HttpCall {
         match request.send().await {
             Ok(response) if response.status().is_success() => Ok(()),
             Ok(response) => Err(self.refused(response).await),
-            Err(error) => Err(self.unanswered(error.without_url())),
+            Err(error) => Err(self.unanswered(&error.without_url())),
         }
     }
 
@@ -117,8 +117,8 @@ impl HttpCall {
     }
 
     /// There was no answer. Without a connection nothing can have happened; otherwise nobody knows.
-    fn unanswered(&self, error: reqwest::Error) -> Failure {
-        let text = described(&error);
+    fn unanswered(&self, error: &reqwest::Error) -> Failure {
+        let text = described(error);
         if !error.is_connect() && self.unknown_outcome == UnknownOutcome::DeadLetter {
             return unknown(&text);
         }
@@ -269,7 +269,7 @@ mod tests {
             headers.insert(RETRY_AFTER, HeaderValue::from_str(value).unwrap());
             retry_after(&headers)
         };
-        assert_eq!(wait("120"), Duration::from_secs(120));
+        assert_eq!(wait("90"), Duration::from_secs(90));
         assert_eq!(wait("99999999999"), LONGEST_WAIT);
         for nothing in ["", "soon", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "99999999999999999999999"] {
             assert_eq!(wait(nothing), Duration::ZERO, "{nothing}");

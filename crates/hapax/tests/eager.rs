@@ -220,7 +220,7 @@ async fn case_23_a_lease_of_zero_is_refused_where_it_is_configured() {
     assert_eq!((error.kind(), error.code()), (ErrorKind::Setup, Code::ConfigWrongValue), "{error}");
     let calls = Calls::new("orders", ground.store.clone()).unwrap();
     assert_eq!(calls.lease(Duration::ZERO).unwrap_err().code(), Code::ConfigWrongValue);
-    let wrapped = Idempotent::wrap(async |_: ()| -> hapax::Result { Ok(()) }).eager(Duration::ZERO);
+    let wrapped = Idempotent::wrap(async |(): ()| -> hapax::Result { Ok(()) }).eager(Duration::ZERO);
     assert_eq!(wrapped.with("orders", ground.store).err().unwrap().code(), Code::ConfigWrongValue);
 }
 
@@ -233,7 +233,7 @@ async fn a_step_that_fails_is_tried_again_and_then_set_aside() {
     let step = async move |paid: Message<Paid>| -> hapax::Result {
         called.call(format!("{} {}", paid.account, paid.attempt()));
         if paid.account == "always" || paid.attempt() == 1 {
-            Err("no")?
+            Err("no")?;
         }
         Ok(())
     };
@@ -254,7 +254,7 @@ async fn a_handler_that_fails_after_its_call_leaves_nothing_behind() {
     let failing = async move |tx: &mut MemoryTx, paid: Message<Paid>| -> hapax::Result {
         tx.add(&paid.account, 1)?;
         if failures.fetch_add(1, Ordering::SeqCst) == 0 {
-            Err("once")?
+            Err("once")?;
         }
         Ok(())
     };
@@ -377,7 +377,7 @@ async fn a_call_is_made_once_though_the_handler_fails_after_it() {
     ground.publish("a");
     let failing = async |tx: &mut MemoryTx, paid: Message<Paid>| -> hapax::Result {
         if paid.attempt() == 1 {
-            Err("after the call")?
+            Err("after the call")?;
         }
         tx.put("receipt", paid.prepared::<String>().cloned().unwrap_or_default())?;
         Ok(())
@@ -501,7 +501,7 @@ async fn a_call_longer_than_its_lease_is_kept() {
     assert!(deferred >= 2);
 }
 
-async fn wrapped<H: Handle<u32>>(handler: H, store: &MemoryStore) -> Idempotent<H, MemoryStore> {
+fn wrapped<H: Handle<u32>>(handler: H, store: &MemoryStore) -> Idempotent<H, MemoryStore> {
     Idempotent::wrap(handler).eager(LEASE).with("mail", store.clone()).unwrap()
 }
 
@@ -516,12 +516,12 @@ async fn the_eager_decorator_runs_a_handler_once_and_forgets_what_failed() {
             let run = count.fetch_add(1, Ordering::SeqCst);
             open.notified().await;
             if run < fails {
-                Err("not yet")?
+                Err("not yet")?;
             }
             Ok(())
         }
     };
-    let send = Arc::new(wrapped(handler, &store).await);
+    let send = Arc::new(wrapped(handler, &store));
     let key = Key::new(message_id("m1"), Digest::of(b""));
     for (expected, fails) in [(None, 1), (Some(Outcome::Handled), 1)] {
         let (first, key_of_first) = (Arc::clone(&send), key.clone());
@@ -550,7 +550,7 @@ async fn case_20_the_eager_decorator_closes_the_hole_of_the_known_form() {
             Ok(())
         }
     };
-    let send = Arc::new(wrapped(handler, &store).await);
+    let send = Arc::new(wrapped(handler, &store));
     let key = Key::new(message_id("m1"), Digest::of(b""));
     let (doomed, key_of_doomed) = (Arc::clone(&send), key.clone());
     let doomed = tokio::spawn(async move { doomed.handle(&key_of_doomed, 0).await });
@@ -567,7 +567,7 @@ async fn the_eager_decorator_marks_done_in_the_handlers_transaction() {
     let handler = async |tx: &mut MemoryTx, fails: bool| -> hapax::Result {
         tx.add("sent", 1)?;
         if fails {
-            Err("no")?
+            Err("no")?;
         }
         Ok(())
     };

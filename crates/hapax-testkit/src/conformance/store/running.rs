@@ -24,7 +24,7 @@ pub async fn what_is_begun_is_seen_by_everybody<F: StoreFixture>(fixture: &F) {
     assert!(matches!(grip, Grip::Ours { taken_over: false, ambiguous: false, .. }), "{grip:?}");
     match begin(&elsewhere, key("a"), LONG).await {
         Grip::Running { other_payload: false, ends_in } => {
-            assert!(ends_in > Duration::ZERO && ends_in <= LONG)
+            assert!(ends_in > Duration::ZERO && ends_in <= LONG);
         }
         grip => panic!("{grip:?}"),
     }
@@ -137,9 +137,9 @@ pub async fn a_result_commits_with_its_transaction<F: StoreFixture>(fixture: &F)
         let mut tx = orders.take(key("a")).await;
         tx.meta().results.push((id("a"), b"it's \\ \0 done".to_vec().into()));
         if commits {
-            orders.finish(tx).await
+            orders.finish(tx).await;
         } else {
-            orders.roll_back(tx).await
+            orders.roll_back(tx).await;
         }
         assert_eq!(row(&orders, "a").await.and_then(|row| row.result).as_deref(), result);
     }
