@@ -19,6 +19,15 @@ use crate::problem::Problem;
 use crate::rules::{LargeAnswer, Rules, UnknownLength};
 
 /// What a handler may want to know of its run; a request extension.
+///
+/// ```
+/// use axum::extract::Extension;
+/// use hapax_http::Run;
+///
+/// async fn charge(Extension(run): Extension<Run>) -> String {
+///     format!("to be charged under {}, perhaps again: {}", run.key, run.taken_over)
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Run {
@@ -36,6 +45,16 @@ pub struct Run {
 /// transaction (a deadlock, a serialization failure): all is rolled back and the handler runs again, five
 /// times in all, then the client gets a problem (503, `HX0022`). In the mode *recorded* it is an answer
 /// that is not kept.
+///
+/// ```
+/// use axum::extract::Extension;
+/// use axum::http::StatusCode;
+/// use hapax_http::RunAgain;
+///
+/// fn deadlocked() -> (StatusCode, Extension<RunAgain>) {
+///     (StatusCode::SERVICE_UNAVAILABLE, Extension(RunAgain))
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunAgain;
 

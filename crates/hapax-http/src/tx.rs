@@ -17,6 +17,20 @@ use crate::problem::Problem;
 /// feature `axum`. A request has one transaction: it can be taken again once it was dropped, but not twice
 /// at a time. It must be dropped before the handler's answer is read to its end; kept any longer it is
 /// rolled back (`HX0094`).
+///
+/// ```
+/// # #[cfg(feature = "axum")] {
+/// use axum::{Router, routing::post};
+/// use hapax_http::Tx;
+/// use hapax_testkit::memory::MemoryStore;
+///
+/// async fn pay(mut tx: Tx<MemoryStore>) -> &'static str {
+///     tx.add("paid", 1).expect("a number");
+///     "paid"
+/// }
+/// let app: Router = Router::new().route("/payments", post(pay));
+/// # }
+/// ```
 pub struct Tx<S: Store> {
     /// Always there until the drop.
     tx: Option<S::Tx>,

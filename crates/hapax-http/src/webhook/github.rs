@@ -19,6 +19,23 @@ const EVENT: &str = "x-github-event";
 /// The signature covers the body and nothing else, and has no timestamp: whoever has recorded a delivery
 /// can play it back under another id, at any time. Make what such an event does safe to repeat, or compare
 /// it with what GitHub's API says.
+///
+/// ```
+/// use axum::http::HeaderMap;
+/// use hapax_http::webhook::{GitHub, Webhook};
+///
+/// let pushes = GitHub::new(["It's a Secret to Everybody"])?;
+///
+/// let mut headers = HeaderMap::new();
+/// let signature = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17";
+/// headers.insert("x-hub-signature-256", signature.parse()?);
+/// headers.insert("x-github-delivery", "72d3162e".parse()?);
+/// headers.insert("x-github-event", "push".parse()?);
+///
+/// let event = pushes.verify(&headers, &"Hello, World!".into())?;
+/// assert_eq!((event.id.as_str(), event.kind.as_deref()), ("72d3162e", Some("push")));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct GitHub {
     secrets: Arc<[Secret]>,

@@ -25,6 +25,18 @@ use crate::service::whole;
 ///
 /// A sender that gets no answer sends again: the queue then holds two copies under one id, and the inbox of
 /// the consumer that reads it lets one take effect.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), hapax_core::Error> {
+/// use axum::Router;
+/// use hapax_http::webhook::{Stripe, WebhookQueue};
+/// use hapax_sqlx::SqliteStore;
+///
+/// let store = SqliteStore::connect("sqlite:shop.db").await?;
+/// let charges = WebhookQueue::new(Stripe::new(["whsec_…"])?, store.queues(), "charges");
+/// let app: Router = Router::new().route_service("/hooks/stripe", charges);
+/// # Ok(()) }
+/// ```
 pub struct WebhookQueue<W, P> {
     webhook: W,
     publisher: Arc<P>,

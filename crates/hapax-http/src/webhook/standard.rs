@@ -21,6 +21,25 @@ const SIGNATURE: &str = "webhook-signature";
 /// is at `/type` in the body.
 ///
 /// Asymmetric signatures (`v1a`) are passed over.
+///
+/// ```
+/// use axum::http::HeaderMap;
+/// use hapax_core::Timestamp;
+/// use hapax_http::webhook::{StandardWebhooks, Webhook};
+///
+/// let payments = StandardWebhooks::new(["whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"])?
+///     .clock(|| Timestamp::from_micros(1_649_367_553_000_000)); // for this example only
+///
+/// let mut headers = HeaderMap::new();
+/// headers.insert("webhook-id", "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk".parse()?);
+/// headers.insert("webhook-timestamp", "1649367553".parse()?);
+/// headers.insert("webhook-signature", "v1,tZ1I4/hDygAJgO5TYxiSd6Sd0kDW6hPenDe+bTa3Kkw=".parse()?);
+/// let body = r#"{"email":"test@example.com","username":"test_user"}"#.into();
+///
+/// let event = payments.verify(&headers, &body)?;
+/// assert_eq!(event.id.as_str(), "msg_27UH4WbU6Z5A5EzD8u03UvzRbpk");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct StandardWebhooks {
     secrets: Arc<[Secret]>,

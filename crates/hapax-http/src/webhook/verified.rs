@@ -18,6 +18,18 @@ use crate::problem::Problem;
 /// router's state. The largest body is axum's `DefaultBodyLimit`.
 ///
 /// It dereferences to the [`WebhookEvent`]. A handler that takes effect by it must claim its id first.
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use hapax_http::webhook::{GitHub, Verified};
+///
+/// async fn pushed(event: Verified<GitHub>) -> String {
+///     format!("{} of {} bytes", event.id, event.body.len())
+/// }
+/// let github = GitHub::new(["It's a Secret to Everybody"])?;
+/// let app: Router = Router::new().route("/hooks/github", post(pushed)).with_state(github);
+/// # Ok::<(), hapax_core::Error>(())
+/// ```
 pub struct Verified<W>(pub WebhookEvent, PhantomData<fn() -> W>);
 
 impl<W> Verified<W> {
