@@ -1,0 +1,147 @@
+//! The desk: where payments are asked for over HTTP. A request's key takes effect once.
+
+use axum::Router;
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{Path, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use bytes::Bytes;
+use hapax::http::{Idempotency, Transactional, Tx};
+use hapax::{ClaimRequest, ConsumerName, Destination, Publication};
+use serde::Deserialize;
+
+use super::{Payment, PaymentStore, Payments};
+use crate::amount::Amount;
+use crate::charges::{self, ChargeRequested};
+use crate::problem::{Problem, json, read};
+
+/// In this name requests are on record.
+pub(crate) const DESK: &str = "http.payments";
+
+/// What is asked for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Order {
+    account: String,
+    amount: Amount,
+}
+
+#[derive(Clone)]
+struct Desk<S> {
+    store: S,
+    name: ConsumerName,
+}
+
+/// `POST /payments` under the layer; `GET /payments`, `/payments/{id}`, `/accounts` and `/accounts/{name}`.
+///
+/// The layer stands on the one route that it is for: a request for an address that does not exist is 404,
+/// and not asked for a key.
+pub(crate) fn routes<S: PaymentStore>(
+    store: S,
+    idempotency: &Idempotency<Transactional<S>>,
+) -> Result<Router, hapax::BoxError> {
+    let desk = Desk { store, name: ConsumerName::new(DESK)? };
+    Ok(Router::new()
+        .route("/payments", post(pay::<S>))
+        .route_layer(idempotency.clone())
+        .route("/payments", get(list::<S>))
+        .route("/payments/{id}", get(payment::<S>))
+        .route("/accounts", get(accounts::<S>))
+        .route("/accounts/{name}", get(account::<S>))
+        .with_state(desk))
+}
+
+/// Accepts a payment. The key, the payment, the account's total, the message that asks for the charge, and the
+/// answer commit together, or not at all.
+async fn pay<S: PaymentStore>(
+    State(desk): State<Desk<S>>,
+    mut tx: Tx<S>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let Order { account, amount } = check(read(body)?)?;
+    let id = uuid::Uuid::now_v7().to_string();
+    let payment = Payment { id, account, amount, receipt: None, charges: 0 };
+    accept(&mut *tx, &payment).await.map_err(|failure| Problem::of_failure(&desk.store, &failure))?;
+    let location = [(header::LOCATION, format!("/payments/{}", payment.id))];
+    Ok((location, json(StatusCode::CREATED, &payment)).into_response())
+}
+
+async fn accept<T: Payments>(tx: &mut T, payment: &Payment) -> hapax::Result {
+    tx.add(payment).await?;
+    let Payment { id, account, amount, .. } = payment.clone();
+    let charge = Publication::of(&ChargeRequested { payment: id, account, amount })?;
+    tx.publish(charge.to(Destination::queue(charges::QUEUE)))
+}
+
+fn check(order: Order) -> Result<Order, Problem> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if !(1..=64).contains(&order.account.len()) || !order.account.bytes().all(is_plain) {
+        let detail = "an account's name is 1 to 64 letters, digits, `-`, `_` and `.`";
+        return Err(Problem::unprocessable("invalid-account", detail));
+    }
+    if order.amount == Amount(0) {
+        return Err(Problem::unprocessable("invalid-amount", "the amount must be more than nothing"));
+    }
+    Ok(order)
+}
+
+impl<S: PaymentStore> Desk<S> {
+    async fn begin(&self) -> Result<S::Tx, Problem> {
+        Ok(self.store.begin_claim(&ClaimRequest::none(&self.name)).await?.0)
+    }
+
+    /// Answers with what a look into the books has found.
+    async fn found<T: serde::Serialize>(
+        &self,
+        tx: S::Tx,
+        found: hapax::Result<T>,
+    ) -> Result<Response, Problem> {
+        self.store.roll_back(tx).await;
+        let found = found.map_err(|failure| Problem::of_failure(&self.store, &failure))?;
+        Ok(json(StatusCode::OK, &found))
+    }
+
+    /// The same, where there may be nothing.
+    async fn found_one<T: serde::Serialize>(
+        &self,
+        tx: S::Tx,
+        found: hapax::Result<Option<T>>,
+    ) -> Result<Response, Problem> {
+        if let Ok(None) = found {
+            self.store.roll_back(tx).await;
+            return Err(Problem::not_found("there is nothing of that name"));
+        }
+        self.found(tx, found).await
+    }
+}
+
+async fn payment<S: PaymentStore>(
+    State(desk): State<Desk<S>>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let mut tx = desk.begin().await?;
+    let found = tx.payment(&id).await;
+    desk.found_one(tx, found).await
+}
+
+async fn account<S: PaymentStore>(
+    State(desk): State<Desk<S>>,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    let mut tx = desk.begin().await?;
+    let found = tx.account(&name).await;
+    desk.found_one(tx, found).await
+}
+
+async fn list<S: PaymentStore>(State(desk): State<Desk<S>>) -> Result<Response, Problem> {
+    let mut tx = desk.begin().await?;
+    let found = tx.payments().await;
+    desk.found(tx, found).await
+}
+
+async fn accounts<S: PaymentStore>(State(desk): State<Desk<S>>) -> Result<Response, Problem> {
+    let mut tx = desk.begin().await?;
+    let found = tx.accounts().await;
+    desk.found(tx, found).await
+}
