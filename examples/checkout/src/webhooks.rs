@@ -13,30 +13,30 @@ const QUEUE: &str = "webhooks";
 /// What webhooks are signed with. An endpoint without a secret is not there.
 #[derive(Clone, clap::Args)]
 pub(crate) struct Secrets {
-    /// Of `/webhooks/standard`: whsec_… Several, with commas in between, while one is changed for another.
+    /// Of `/webhooks/standard`: whsec_… Each can be given twice, while one is changed for another.
     #[arg(
         long = "standard-secret",
-        value_name = "SECRETS",
+        value_name = "SECRET",
         env = "CHECKOUT_STANDARD_SECRET",
         hide_env_values = true
     )]
-    standard: Option<String>,
+    standard: Vec<String>,
     /// Of `/webhooks/github`.
     #[arg(
         long = "github-secret",
-        value_name = "SECRETS",
+        value_name = "SECRET",
         env = "CHECKOUT_GITHUB_SECRET",
         hide_env_values = true
     )]
-    github: Option<String>,
+    github: Vec<String>,
     /// Of `/webhooks/stripe`.
     #[arg(
         long = "stripe-secret",
-        value_name = "SECRETS",
+        value_name = "SECRET",
         env = "CHECKOUT_STRIPE_SECRET",
         hide_env_values = true
     )]
-    stripe: Option<String>,
+    stripe: Vec<String>,
 }
 
 impl std::fmt::Debug for Secrets {
@@ -51,16 +51,16 @@ where
     Queues<D>: Publisher,
 {
     let mut routes = Router::new();
-    if let Some(secrets) = &secrets.standard {
-        let webhook = StandardWebhooks::new(secrets.split(','))?;
+    if !secrets.standard.is_empty() {
+        let webhook = StandardWebhooks::new(secrets.standard.iter().map(String::as_str))?;
         routes = routes.route_service("/webhooks/standard", into_queue(webhook, queues));
     }
-    if let Some(secrets) = &secrets.github {
-        let webhook = GitHub::new(secrets.split(','))?;
+    if !secrets.github.is_empty() {
+        let webhook = GitHub::new(secrets.github.iter().map(String::as_str))?;
         routes = routes.route_service("/webhooks/github", into_queue(webhook, queues));
     }
-    if let Some(secrets) = &secrets.stripe {
-        let webhook = Stripe::new(secrets.split(','))?;
+    if !secrets.stripe.is_empty() {
+        let webhook = Stripe::new(secrets.stripe.iter().map(String::as_str))?;
         routes = routes.route_service("/webhooks/stripe", into_queue(webhook, queues));
     }
     Ok(routes)

@@ -3,8 +3,9 @@
 mod program;
 
 use hapax::BoxError;
+use hapax::sqlx::{self, Connection as _, SqliteConnection};
 use program::client::Answer;
-use program::{SOON, Service, checkout, clean};
+use program::{SOON, Service, checkout, clean, store_in};
 use serde_json::{Value, json};
 
 /// Nobody listens there: nothing is charged, and nothing of what is tested here waits for it.
@@ -149,6 +150,23 @@ async fn a_payment_is_charged_once_although_the_provider_loses_answers() -> Resu
     let charges = provider.get("/charges").await?;
     assert_eq!(charges.as_array().map(Vec::len), Some(1), "{charges}");
     assert!(charges[0]["asked"].as_u64() > Some(1), "answers were lost: {charges}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_key_whose_record_is_gone_is_a_new_payment_and_is_charged() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    let provider = Service::start(&["provider"]).await?;
+    let service = Service::serve(folder.path(), &provider.url(), &[]).await?;
+    for charged in 1..=2 {
+        assert_eq!(pay(&service, "\"k1\"", PAYMENT).await?.status, 201);
+        service.until("/progress", |progress| progress["charged"] == charged).await;
+        // What the janitor does after a day. The charges' records are kept for two weeks.
+        let mut database = SqliteConnection::connect(&store_in(folder.path())).await?;
+        let expire = "DELETE FROM hapax_inbox WHERE consumer = 'http.payments'";
+        assert_eq!(sqlx::query(expire).execute(&mut database).await?.rows_affected(), 1);
+    }
+    assert_eq!(provider.get("/charges").await?.as_array().map(Vec::len), Some(2));
     Ok(())
 }
 

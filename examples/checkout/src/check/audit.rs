@@ -142,3 +142,87 @@ impl Findings {
         self.wrong_receipts += usize::from(!is_marked_once);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use fastrand::Rng;
+    use hyper::{HeaderMap, StatusCode};
+
+    use super::super::load::Load;
+    use super::*;
+    use crate::client::Answer;
+
+    /// Two payments of a run, the first of which was accepted as `a`, the second as `b`; and books that fit.
+    fn clean() -> (Load, Books) {
+        let load = Load::draw(2, 1, "run", &mut Rng::with_seed(1));
+        let (mut payments, mut accounts, mut charges) = (Vec::new(), Vec::<Account>::new(), Vec::new());
+        for (wanted, id) in load.wanted.iter().zip(["a", "b"]) {
+            let (account, amount, receipt) = (wanted.account.clone(), wanted.amount, format!("receipt-{id}"));
+            let headers = HeaderMap::from_iter([(
+                "location".parse().unwrap(),
+                format!("/payments/{id}").parse().unwrap(),
+            )]);
+            assert!(wanted.compare(&Answer { status: StatusCode::CREATED, headers, body: id.into() }));
+            charges.push(charge(id, &account, amount));
+            accounts.push(Account { name: account.clone(), total: amount, payments: 1 });
+            payments.push(Payment { id: id.into(), account, amount, receipt: Some(receipt), charges: 1 });
+        }
+        assert_ne!(accounts[0].name, accounts[1].name, "the seed is one that draws two accounts");
+        (load, Books { payments, accounts, charges })
+    }
+
+    fn charge(id: &str, account: &str, amount: Amount) -> Charge {
+        let request = crate::charges::ChargeRequested { payment: id.into(), account: account.into(), amount };
+        Charge { key: format!("key-{id}"), request, receipt: format!("receipt-{id}"), asked: 1 }
+    }
+
+    /// What is found when something is wrong with the books.
+    fn found(spoil: impl FnOnce(&mut Books)) -> Findings {
+        let (load, mut books) = clean();
+        spoil(&mut books);
+        compare(&load.wanted, &books)
+    }
+
+    #[test]
+    fn books_that_fit_are_clean() {
+        let findings = found(|_| {});
+        assert!(findings.is_clean() && findings.calls == 2, "{findings}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_counted_as_what_it_is() {
+        let doubled = found(|books| {
+            books.payments.push(Payment { id: "c".into(), ..books.payments[0].clone() });
+            books.accounts[0].payments += 1;
+        });
+        assert_eq!((doubled.doubled, doubled.wrong_totals, doubled.lost), (1, 1, 0));
+        let lost = found(|books| drop(books.payments.pop()));
+        assert_eq!((lost.lost, lost.not_charged, lost.doubled), (1, 1, 0));
+        let twice = found(|books| books.charges.push(Charge { key: "k".into(), ..books.charges[0].clone() }));
+        assert_eq!(twice.charged_twice, 1);
+        let never = found(|books| drop(books.charges.pop()));
+        assert_eq!((never.not_charged, never.lost), (1, 0));
+        let marked_twice = found(|books| books.payments[0].charges = 2);
+        assert_eq!(marked_twice.wrong_receipts, 1);
+        let not_marked = found(|books| books.payments[0].receipt = None);
+        assert_eq!(not_marked.wrong_receipts, 1);
+        for findings in [doubled, lost, twice, never, marked_twice, not_marked] {
+            assert!(!findings.is_clean(), "{findings}");
+        }
+    }
+
+    #[test]
+    fn accounts_of_other_runs_are_none_of_its_concern() {
+        let findings = found(|books| {
+            let stranger = "other-1".to_owned();
+            books.payments.push(Payment {
+                id: "z".into(),
+                account: stranger.clone(),
+                ..books.payments[0].clone()
+            });
+            books.charges.push(charge("z", &stranger, Amount(1)));
+            books.accounts.push(Account { name: stranger, total: Amount(1), payments: 1 });
+        });
+        assert!(findings.is_clean(), "{findings}");
+    }
+}

@@ -119,7 +119,7 @@ impl Wanted {
     }
 
     /// Whether an answer is the first, or the same as the first.
-    fn compare(&self, answer: &Answer) -> bool {
+    pub(super) fn compare(&self, answer: &Answer) -> bool {
         let location = answer.header("location").to_owned();
         let said = Said { status: answer.status, location, body: answer.body.clone() };
         let mut first = self.said.lock().unwrap_or_else(PoisonError::into_inner);

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use hapax::http::{Idempotency, Transactional, Tx};
-use hapax::{ClaimRequest, ConsumerName, Destination, Publication};
+use hapax::{ClaimRequest, ConsumerName, Destination, MessageId, Publication};
 use serde::Deserialize;
 
 use super::{Payment, PaymentStore, Payments};
@@ -67,11 +67,14 @@ async fn pay<S: PaymentStore>(
     Ok((location, json(StatusCode::CREATED, &payment)).into_response())
 }
 
+/// The message is told by the payment. By default its id would be made of the request's key, which is free again
+/// after a day: the next payment under it would be taken for a copy, and never charged.
 async fn accept<T: Payments>(tx: &mut T, payment: &Payment) -> hapax::Result {
     tx.add(payment).await?;
     let Payment { id, account, amount, .. } = payment.clone();
+    let message = MessageId::new(&id)?;
     let charge = Publication::of(&ChargeRequested { payment: id, account, amount })?;
-    tx.publish(charge.to(Destination::queue(charges::QUEUE)))
+    tx.publish(charge.id(message).to(Destination::queue(charges::QUEUE)))
 }
 
 fn check(order: Order) -> Result<Order, Problem> {
