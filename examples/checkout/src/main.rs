@@ -66,7 +66,10 @@ async fn main() -> ExitCode {
 /// Logs to standard error what `RUST_LOG` asks for, and warnings else.
 fn log() {
     let asked = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
-    let filter = asked.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));
+    let filter = asked.unwrap_or_else(|| {
+        use tracing::Level;
+        Targets::new().with_default(Level::WARN).with_target("sqlx::query", Level::ERROR) // slow statements
+    });
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
 }

@@ -36,7 +36,7 @@ fn is_problem(answer: &Answer, status: u16) {
 #[tokio::test]
 async fn a_payment_is_accepted_once_under_a_key_and_told_the_same() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     let first = pay(&service, "\"k1\"", PAYMENT).await?;
     assert_eq!(first.status, 201);
     assert_eq!(first.header("idempotency-replayed"), "");
@@ -61,7 +61,7 @@ async fn a_payment_is_accepted_once_under_a_key_and_told_the_same() -> Result<()
 #[tokio::test]
 async fn case_31_another_body_under_the_key_is_422() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     assert_eq!(pay(&service, "\"k1\"", PAYMENT).await?.status, 201);
     is_problem(&pay(&service, "\"k1\"", r#"{"account":"ada","amount":"25.01"}"#).await?, 422);
     is_problem(&pay(&service, "\"k1\"", r#"{ "account":"ada","amount":"25.00"}"#).await?, 422);
@@ -72,7 +72,7 @@ async fn case_31_another_body_under_the_key_is_422() -> Result<(), BoxError> {
 #[tokio::test]
 async fn case_32_copies_at_the_same_moment_are_one_payment() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     let copies = std::iter::repeat_with(|| pay(&service, "\"k1\"", PAYMENT)).take(20);
     let answers = futures::future::try_join_all(copies).await?;
     assert!(
@@ -86,7 +86,7 @@ async fn case_32_copies_at_the_same_moment_are_one_payment() -> Result<(), BoxEr
 #[tokio::test]
 async fn case_33_a_request_without_one_good_key_is_400() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     is_problem(&service.post("/payments", &[], PAYMENT.as_bytes()).await?, 400);
     let long = "k".repeat(256);
     for key in ["", "\"\"", "\"a\", \"b\"", &format!("\"{long}\""), &long, "\"a"] {
@@ -102,7 +102,7 @@ async fn case_33_a_request_without_one_good_key_is_400() -> Result<(), BoxError>
 #[tokio::test]
 async fn what_is_no_payment_is_refused_and_the_refusal_is_kept() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     let bad = [
         (r#"{"account":"ada","amount":25.00}"#, 422),
         (r#"{"account":"ada","amount":"-25.00"}"#, 422),
@@ -125,6 +125,9 @@ async fn what_is_no_payment_is_refused_and_the_refusal_is_kept() -> Result<(), B
         assert_eq!((copy.status, copy.body), (first.status, first.body));
     }
     assert_eq!(service.get("/payments").await?, json!([]));
+    for path in ["/payments/none", "/accounts/none", "/accounts/a%00b"] {
+        is_problem(&program::client::send(&service.server, program::client::get(path)?).await?, 404);
+    }
     is_problem(&service.post("/elsewhere", &[], b"").await?, 404);
     is_problem(&service.post("/accounts", &[], b"").await?, 405);
     Ok(())
@@ -134,7 +137,7 @@ async fn what_is_no_payment_is_refused_and_the_refusal_is_kept() -> Result<(), B
 async fn a_payment_is_charged_once_although_the_provider_loses_answers() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
     let provider = Service::start(&["provider", "--lose", "0.7", "--slow", "10", "--seed", "1"]).await?;
-    let service = Service::serve(folder.path(), &provider.url(), &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), &provider.url(), &[]).await?;
     let output =
         checkout(&["pay", "--url", &service.url(), "--account", "ada", "--amount", "25.00", "--key", "k1"]);
     let said = String::from_utf8(output.stdout)?;
@@ -157,7 +160,7 @@ async fn a_payment_is_charged_once_although_the_provider_loses_answers() -> Resu
 async fn a_key_whose_record_is_gone_is_a_new_payment_and_is_charged() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
     let provider = Service::start(&["provider"]).await?;
-    let service = Service::serve(folder.path(), &provider.url(), &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), &provider.url(), &[]).await?;
     for charged in 1..=2 {
         assert_eq!(pay(&service, "\"k1\"", PAYMENT).await?.status, 201);
         service.until("/progress", |progress| progress["charged"] == charged).await;
@@ -188,7 +191,7 @@ async fn the_provider_refuses_another_charge_under_a_key() -> Result<(), BoxErro
 #[tokio::test]
 async fn it_is_alive_and_ends_in_order_when_it_is_told_to() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let mut service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let mut service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     let live = program::client::send(&service.server, program::client::get("/live")?).await?;
     assert_eq!(live.status, 200);
     service.running.terminate()?;

@@ -3,10 +3,10 @@
 mod program;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use hapax::sqlx::{self, Connection as _, SqliteConnection};
+use hapax::sqlx::{self, Connection as _, PgConnection, SqliteConnection};
 use hapax::{BoxError, SqliteStore};
 use hapax_testkit::process::Subject;
 use program::sent::{self, GITHUB, SECRETS, seconds_ago};
@@ -22,22 +22,21 @@ const NOBODY: &str = "http://127.0.0.1:9";
 /// this test lies in; a run of this package alone may have to build it.
 fn hapax() -> Result<PathBuf, BoxError> {
     let test = std::env::current_exe()?;
-    let program = test.ancestors().nth(2).ok_or("a test lies in target/PROFILE/deps")?.join("hapax");
+    let folder = test.ancestors().nth(2).ok_or("a test lies in target/PROFILE/deps")?;
+    let program = folder.join("hapax");
     if !program.exists() {
+        let profile = folder.file_name().filter(|name| *name != "debug").unwrap_or("dev".as_ref());
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let built = Command::new(cargo).args(["build", "--package", "hapax-cli"]).status()?;
-        assert!(
-            built.success() && program.exists(),
-            "`cargo build -p hapax-cli` makes {}",
-            program.display()
-        );
+        let built =
+            Command::new(cargo).args(["build", "-p", "hapax-cli", "--profile"]).arg(profile).status()?;
+        assert!(built.success() && program.exists(), "{} is not built", program.display());
     }
     Ok(program)
 }
 
 /// Consumes the queue to its end, and answers with the summary.
-async fn consume(folder: &Path) -> Result<Value, BoxError> {
-    let subject = Subject::new(hapax()?).env_remove("HAPAX_LOG").env("CHECKOUT_STORE", store_in(folder));
+async fn consume(store: &str) -> Result<Value, BoxError> {
+    let subject = Subject::new(hapax()?).env_remove("HAPAX_LOG").env("CHECKOUT_STORE", store);
     let args = ["run", CONFIG, "--until-idle", "1s", "--json"];
     let mut running = args.iter().fold(subject, Subject::arg).start()?;
     assert!(running.wait_exit(SOON).await.success(), "{running}");
@@ -45,10 +44,16 @@ async fn consume(folder: &Path) -> Result<Value, BoxError> {
 }
 
 /// How often each type of event took effect.
-async fn counted(folder: &Path) -> Result<BTreeMap<String, i64>, BoxError> {
-    let mut database = SqliteConnection::connect(&store_in(folder)).await?;
-    let rows: Vec<(String, i64)> =
-        sqlx::query_as("SELECT type, times FROM webhook_events").fetch_all(&mut database).await?;
+type Counts = BTreeMap<String, i64>;
+
+const COUNTS: &str = "SELECT type, CAST(times AS BIGINT) FROM events";
+
+async fn counted(store: &str) -> Result<Counts, BoxError> {
+    let rows: Vec<(String, i64)> = if store.starts_with("sqlite:") {
+        sqlx::query_as(COUNTS).fetch_all(&mut SqliteConnection::connect(store).await?).await?
+    } else {
+        sqlx::query_as(COUNTS).fetch_all(&mut PgConnection::connect(store).await?).await?
+    };
     Ok(rows.into_iter().collect())
 }
 
@@ -76,13 +81,12 @@ fn payloads() -> Result<Vec<(String, Vec<u8>)>, BoxError> {
     Ok(payloads)
 }
 
-#[tokio::test]
-async fn events_of_github_that_are_sent_twice_in_any_order_take_effect_once() -> Result<(), BoxError> {
-    let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &SECRETS).await?;
+/// Sends every payload twice, all of them shuffled, and consumes them.
+async fn send_twice_and_consume(store: &str) -> Result<(), BoxError> {
+    let service = Service::serve(store, NOBODY, &SECRETS).await?;
     let payloads = payloads()?;
     assert!(payloads.len() > 40);
-    let mut expected = BTreeMap::new();
+    let mut expected = Counts::new();
     let mut copies = Vec::new();
     for (event, body) in &payloads {
         *expected.entry(event.clone()).or_insert(0) += 1;
@@ -94,18 +98,24 @@ async fn events_of_github_that_are_sent_twice_in_any_order_take_effect_once() ->
         assert_eq!(post(&service, "github", &headers, body).await?, 202);
     }
 
-    let summary = consume(folder.path()).await?;
+    let summary = consume(store).await?;
     assert_eq!(summary["handled"], payloads.len(), "{summary}");
     assert_eq!(summary["duplicates"], payloads.len(), "{summary}");
     assert_eq!(summary["dead"], 0, "{summary}");
-    assert_eq!(counted(folder.path()).await?, expected);
+    assert_eq!(counted(store).await?, expected);
     Ok(())
+}
+
+#[tokio::test]
+async fn events_of_github_that_are_sent_twice_in_any_order_take_effect_once() -> Result<(), BoxError> {
+    let folder = tempfile::tempdir()?;
+    send_twice_and_consume(&store_in(folder.path())).await
 }
 
 #[tokio::test]
 async fn what_is_not_proved_leaves_no_trace_and_sent_properly_it_takes_effect() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &SECRETS).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &SECRETS).await?;
     let (_, body) =
         payloads()?.into_iter().find(|(event, _)| event == "pull_request").ok_or("there is one")?;
     let event = br#"{"id": "evt_1", "type": "charge.succeeded"}"#;
@@ -129,17 +139,35 @@ async fn what_is_not_proved_leaves_no_trace_and_sent_properly_it_takes_effect() 
     assert_eq!(post(&service, "standard", &sent::standard("msg_1", &now, settled), settled).await?, 202);
     assert_eq!(post(&service, "stripe", &sent::stripe(&now, event), event).await?, 202);
     assert_eq!(queue.depth().await?, 3);
-    assert_eq!(consume(folder.path()).await?["handled"], 3);
+    assert_eq!(consume(&store_in(folder.path())).await?["handled"], 3);
     let expected = ["charge.succeeded", "payment.settled", "pull_request"].map(|kind| (kind.to_owned(), 1));
-    assert_eq!(counted(folder.path()).await?, BTreeMap::from(expected));
+    assert_eq!(counted(&store_in(folder.path())).await?, Counts::from(expected));
     Ok(())
 }
 
 #[tokio::test]
 async fn an_endpoint_without_a_secret_is_not_there() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
-    let service = Service::serve(folder.path(), NOBODY, &[]).await?;
+    let service = Service::serve(&store_in(folder.path()), NOBODY, &[]).await?;
     let body = b"{}";
     assert_eq!(post(&service, "github", &sent::github(GITHUB, "d1", "push", body), body).await?, 404);
     Ok(())
+}
+
+mod server {
+    use hapax::BoxError;
+    use hapax_testkit::servers::{Server, TestDatabase, require};
+
+    use super::send_twice_and_consume;
+
+    #[tokio::test]
+    async fn events_of_github_that_are_sent_twice_in_any_order_take_effect_once() -> Result<(), BoxError> {
+        if !require(Server::Postgres) {
+            return Ok(());
+        }
+        let database = TestDatabase::create().await?;
+        send_twice_and_consume(database.url()).await?;
+        database.remove().await?;
+        Ok(())
+    }
 }

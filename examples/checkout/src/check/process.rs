@@ -1,12 +1,12 @@
 //! A child process that is started again when it was killed.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hapax::BoxError;
+use tokio::net::TcpSocket;
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,6 +18,8 @@ pub(super) struct Process {
     kills: mpsc::Sender<oneshot::Sender<()>>,
     /// Why it is not started again.
     end: Arc<Mutex<Option<String>>>,
+    /// Bound, and never listened on: so that no client is given the port for itself while the process is down.
+    _port: TcpSocket,
 }
 
 struct Plan {
@@ -28,12 +30,15 @@ struct Plan {
 impl Process {
     /// Starts this program with other arguments, on a free port.
     pub(super) fn start(args: &[&str], log: PathBuf) -> Result<Self, BoxError> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let port = TcpSocket::new_v4()?;
+        port.set_reuseaddr(true)?; // the process has to bind it, too
+        port.bind(([127, 0, 0, 1], 0).into())?;
+        let address = port.local_addr()?.to_string();
         let args = args.iter().copied().chain(["--listen", &address]).map(str::to_owned).collect();
         let (kills, ordered) = mpsc::channel(1);
         let end = Arc::default();
         tokio::spawn(keep_running(Plan { args, log }, ordered, Arc::clone(&end)));
-        Ok(Self { server: format!("http://{address}").parse()?, kills, end })
+        Ok(Self { server: format!("http://{address}").parse()?, kills, end, _port: port })
     }
 
     /// Kills it with SIGKILL, and returns when it is started again.

@@ -9,9 +9,9 @@ use axum::routing::{get, post};
 use bytes::Bytes;
 use hapax::http::{Idempotency, Transactional, Tx};
 use hapax::{ClaimRequest, ConsumerName, Destination, MessageId, Publication};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::{Payment, PaymentStore, Payments};
+use super::{Account, Payment, PaymentStore, Payments};
 use crate::amount::Amount;
 use crate::charges::{self, ChargeRequested};
 use crate::problem::{Problem, json, read};
@@ -78,8 +78,7 @@ async fn accept<T: Payments>(tx: &mut T, payment: &Payment) -> hapax::Result {
 }
 
 fn check(order: Order) -> Result<Order, Problem> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if !(1..=64).contains(&order.account.len()) || !order.account.bytes().all(is_plain) {
+    if !is_name(&order.account) {
         let detail = "an account's name is 1 to 64 letters, digits, `-`, `_` and `.`";
         return Err(Problem::unprocessable("invalid-account", detail));
     }
@@ -89,62 +88,62 @@ fn check(order: Order) -> Result<Order, Problem> {
     Ok(order)
 }
 
+/// What accounts and payments can be called. Whatever else is asked for is not there; a database may have its own
+/// opinion of a zero byte.
+fn is_name(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (1..=64).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
 impl<S: PaymentStore> Desk<S> {
     async fn begin(&self) -> Result<S::Tx, Problem> {
         Ok(self.store.begin_claim(&ClaimRequest::none(&self.name)).await?.0)
     }
 
-    /// Answers with what a look into the books has found.
-    async fn found<T: serde::Serialize>(
-        &self,
-        tx: S::Tx,
-        found: hapax::Result<T>,
-    ) -> Result<Response, Problem> {
+    /// What a look into the books has found.
+    async fn found<T>(&self, tx: S::Tx, found: hapax::Result<T>) -> Result<T, Problem> {
         self.store.roll_back(tx).await;
-        let found = found.map_err(|failure| Problem::of_failure(&self.store, &failure))?;
-        Ok(json(StatusCode::OK, &found))
+        found.map_err(|failure| Problem::of_failure(&self.store, &failure))
     }
+}
 
-    /// The same, where there may be nothing.
-    async fn found_one<T: serde::Serialize>(
-        &self,
-        tx: S::Tx,
-        found: hapax::Result<Option<T>>,
-    ) -> Result<Response, Problem> {
-        if let Ok(None) = found {
-            self.store.roll_back(tx).await;
-            return Err(Problem::not_found("there is nothing of that name"));
-        }
-        self.found(tx, found).await
-    }
+fn one<T: Serialize>(found: Option<T>) -> Result<Response, Problem> {
+    let found = found.ok_or_else(|| Problem::not_found("there is nothing of that name"))?;
+    Ok(json(StatusCode::OK, &found))
 }
 
 async fn payment<S: PaymentStore>(
     State(desk): State<Desk<S>>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
+    if !is_name(&id) {
+        return one(None::<Payment>);
+    }
     let mut tx = desk.begin().await?;
     let found = tx.payment(&id).await;
-    desk.found_one(tx, found).await
+    one(desk.found(tx, found).await?)
 }
 
 async fn account<S: PaymentStore>(
     State(desk): State<Desk<S>>,
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
+    if !is_name(&name) {
+        return one(None::<Account>);
+    }
     let mut tx = desk.begin().await?;
     let found = tx.account(&name).await;
-    desk.found_one(tx, found).await
+    one(desk.found(tx, found).await?)
 }
 
 async fn list<S: PaymentStore>(State(desk): State<Desk<S>>) -> Result<Response, Problem> {
     let mut tx = desk.begin().await?;
     let found = tx.payments().await;
-    desk.found(tx, found).await
+    Ok(json(StatusCode::OK, &desk.found(tx, found).await?))
 }
 
 async fn accounts<S: PaymentStore>(State(desk): State<Desk<S>>) -> Result<Response, Problem> {
     let mut tx = desk.begin().await?;
     let found = tx.accounts().await;
-    desk.found(tx, found).await
+    Ok(json(StatusCode::OK, &desk.found(tx, found).await?))
 }

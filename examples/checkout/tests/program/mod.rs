@@ -79,10 +79,9 @@ impl Service {
         Ok(Self { server: url.parse()?, running })
     }
 
-    /// The service on a database in a folder.
-    pub(crate) async fn serve(folder: &Path, provider: &str, more: &[&str]) -> Result<Self, BoxError> {
-        let store = store_in(folder);
-        Self::start(&[&["serve", "--store", &store, "--provider", provider], more].concat()).await
+    /// The service on a database.
+    pub(crate) async fn serve(store: &str, provider: &str, more: &[&str]) -> Result<Self, BoxError> {
+        Self::start(&[&["serve", "--store", store, "--provider", provider], more].concat()).await
     }
 
     pub(crate) fn url(&self) -> String {
