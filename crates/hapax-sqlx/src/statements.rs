@@ -114,14 +114,14 @@ macro_rules! begin_running {
         "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state, fence, lease_until)
          SELECT $1, $2, $3, $4, {now}, 3, {now} / 2 * 2, {now} + $5 WHERE {unheld}
          ON CONFLICT (consumer, id) DO UPDATE SET
-             state = 3, digest = excluded.digest, sent_at = excluded.sent_at,
+             state = 3, digest = CASE WHEN i.state = 3 THEN i.digest ELSE excluded.digest END, sent_at = excluded.sent_at,
              processed_at = excluded.processed_at, lease_until = excluded.lease_until,
              fence = {greatest}(excluded.fence, COALESCE(i.fence, 0) / 2 * 2 + 2)
                  + CASE WHEN i.state = 3 THEN 1 ELSE 0 END
          WHERE i.state = 3 AND i.lease_until <= {at}
             OR i.state = 1 AND EXISTS
                 (SELECT 1 FROM {waiting} w WHERE w.number = $6 AND w.consumer = $1 AND w.id = $2)
-         RETURNING fence, processed_at"
+         RETURNING fence, processed_at, state, digest"
     };
 }
 pub(crate) use begin_running;

@@ -48,8 +48,11 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         crash_point!("before-begin");
         let slack = self.settings.keep.slack;
         match self.store.begin_running(&self.consumer, &key, lease, slack).await? {
-            Grip::Ours { fence, taken_over, ambiguous } => {
+            Grip::Ours { fence, taken_over, ambiguous, other_payload } => {
                 crash_point!("after-begin");
+                if other_payload {
+                    self.tell_of_other_payload(job);
+                }
                 if taken_over {
                     info!(consumer = %self.consumer, message_id = job.id_text(), "taken over: its lease had ended");
                 }

@@ -96,7 +96,7 @@ impl Driver for Postgres {
     const BEGIN_RUNNING: &'static str = concat!(
         "WITH begun AS (",
         begin_running!(),
-        ") SELECT fence, processed_at, NULL::smallint, NULL::bigint, NULL::bytea FROM begun
+        ") SELECT fence, processed_at, state, digest, NULL::bytea FROM begun
            UNION ALL
            SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
            WHERE consumer = $1 AND id = $2 AND NOT EXISTS (SELECT 1 FROM begun)"

@@ -67,7 +67,7 @@ impl Driver for Sqlite {
     const SKIP_LOCKED: &'static str = "";
     const BEGIN_RUNNING: &'static str = concat!(
         begin_running!(),
-        ", NULL, NULL, NULL; SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
+        ", NULL; SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
          WHERE consumer = $1 AND id = $2"
     );
     const UNHELD: &'static str = "true";
