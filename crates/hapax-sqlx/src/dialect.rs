@@ -137,6 +137,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const LAST_DEAD: &'static str;
     /// The claim's statements; what they mean is the dialect's own affair.
     const CLAIM: [&'static str; 6];
+    /// The rows of the consumer `$1` with the ids `$2`.
+    const LOOK: &'static str;
     /// The keys that must queue up.
     const HELD: &'static str;
     /// Rows of the outbox that the relay `$1` may publish, at most `$2`; `$3` is 1 where failing ones hold up

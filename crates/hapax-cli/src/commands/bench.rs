@@ -151,10 +151,10 @@ async fn pass<D: Arena>(
         Contender::Protected { .. } | Contender::OnBatch { .. } | Contender::SqlHandlers { .. } => {
             protected::run(ground, contender, workers, &stock, stop).await?
         }
-        Contender::Http(mode) => http::run(ground, mode, workers, &stock, stop).await?,
+        Contender::Http(mode) => http::run(ground, (contender, mode), workers, &stock, stop).await?,
         Contender::Replays(mode) => {
-            http::run(ground, mode, workers, &stock, stop).await?;
-            http::run(ground, mode, workers, &Stock::new(deliveries), stop).await?
+            http::run(ground, (contender, mode), workers, &stock, stop).await?;
+            http::run(ground, (contender, mode), workers, &Stock::new(deliveries), stop).await?
         }
         Contender::Duplicates { .. } => {
             protected::run(ground, contender, workers, &stock, stop).await?;

@@ -15,25 +15,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
-use super::contender::Mode;
+use super::contender::{Contender, Mode};
 use super::ground::{Arena, Ground, defect};
 use super::pace::Pace;
 use super::payments::Payment;
 use super::stock::Stock;
 use crate::trouble::Trouble;
 
-/// In whose name requests are on record.
-const CONSUMER: &str = "bench.http";
-
 /// Sends every payment as a request under its id, and wants each to be answered with 201.
 pub(super) async fn run<D: Arena>(
     ground: &Ground<D>,
-    mode: Mode,
+    (contender, mode): (Contender, Mode),
     workers: u32,
     stock: &Stock,
     stop: &CancellationToken,
 ) -> Result<Pace, Trouble> {
-    let app = app(ground, mode)?;
+    let app = app(ground, contender, mode)?;
     let mut running = JoinSet::new();
     for _ in 0..workers {
         running.spawn(send(app.clone(), stock.clone(), stop.clone()));
@@ -65,17 +62,18 @@ async fn send(app: Router, stock: Stock, stop: CancellationToken) -> Result<(), 
     Ok(())
 }
 
-fn app<D: Arena>(ground: &Ground<D>, mode: Mode) -> Result<Router, Error> {
+fn app<D: Arena>(ground: &Ground<D>, contender: Contender, mode: Mode) -> Result<Router, Error> {
+    let consumer = contender.name(); // each has its own records, since all get the same requests
     let store = ground.store.clone();
     let bare = || post(pay_on_pool::<D>).with_state(ground.clone());
     let route = match mode {
         Mode::Bare => bare(),
         Mode::Recorded => {
-            bare().route_layer(hapax::http::Idempotency::recorded(CONSUMER, store)?.one_tenant())
+            bare().route_layer(hapax::http::Idempotency::recorded(consumer, store)?.one_tenant())
         }
         Mode::Transactional => post(pay_in_transaction::<D>)
             .with_state(ground.clone())
-            .route_layer(hapax::http::Idempotency::transactional(CONSUMER, store)?.one_tenant()),
+            .route_layer(hapax::http::Idempotency::transactional(consumer, store)?.one_tenant()),
     };
     Ok(Router::new().route("/payments", route))
 }
