@@ -489,7 +489,7 @@ pub(crate) enum Connection {
 }
 
 /// What an error of a store's operation, which a handler let through, means for the message.
-fn of_store(error: &Error) -> Option<Setback> {
+pub(crate) fn of_store(error: &Error) -> Option<Setback> {
     match error.kind() {
         ErrorKind::Conflict => Some(Setback::Conflict),
         ErrorKind::Busy => Some(Setback::Locked),
