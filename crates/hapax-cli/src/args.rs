@@ -412,6 +412,10 @@ pub(crate) struct Bench {
     #[cfg(feature = "rabbitmq")]
     #[arg(long, value_name = "URL", conflicts_with = "only")]
     pub(crate) broker: Option<String>,
+    /// Measures HTTP requests with a key beside a handler without, and nothing else
+    #[cfg_attr(feature = "rabbitmq", arg(long, conflicts_with = "broker"))]
+    #[cfg_attr(not(feature = "rabbitmq"), arg(long))]
+    pub(crate) http: bool,
     /// Messages of each row and round
     #[arg(long, default_value_t = 20_000)]
     pub(crate) messages: u32,

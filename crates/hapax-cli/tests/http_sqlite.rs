@@ -12,7 +12,9 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Redirect, Response};
 use axum::routing::{any, post};
 use bytes::Bytes;
+use hapax::http::{Idempotency, Tx};
 use hapax::{CallRecords as _, CallRequest, CallState, ConsumerName, MessageId};
+use hapax_testkit::memory::MemoryStore;
 use hapax_testkit::servers::eventually;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
@@ -355,6 +357,29 @@ async fn case_20_case_35_a_process_that_dies_during_a_call_is_taken_over() {
             assert_eq!(letter(&folder).await.0, "HX0044");
         }
     }
+}
+
+/// Both ends are Hapax: the call carries a key, and the service keeps its answer under it. The first call gets no answer
+/// in time; the work goes on, and the second one gets the first one's answer.
+#[tokio::test]
+async fn a_service_with_keys_takes_effect_once_though_its_answer_came_too_late() {
+    let (listener, service) = Service::listen().await;
+    let kept = MemoryStore::new();
+    let late = async |mut tx: Tx<MemoryStore>| {
+        tx.add("mails", 1).expect("a number");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        StatusCode::CREATED
+    };
+    let keys = Idempotency::transactional("mails", kept.clone()).expect("a name").one_tenant();
+    let router = axum::Router::new().route("/late", post(late)).route_layer(keys);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let text = config(&service, "late", "retry_on = [\"409\", \"timeout\"]")
+        .replace("attempts = 3", "attempts = 50");
+    let folder = mails(&text, &["m1", "m2"]).await;
+    let summary = &folder.run("run @hapax.toml --until-idle 2s --json").await.json(0)[0];
+    assert_eq!((&summary["handled"], &summary["dead"]), (&2.into(), &0.into()), "{summary}");
+    assert!(summary["retried"].as_u64() >= Some(2), "{summary}");
+    assert_eq!(kept.number("mails"), 2);
 }
 
 #[tokio::test]

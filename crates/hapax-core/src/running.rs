@@ -29,6 +29,8 @@ pub enum Grip {
         taken_over: bool,
         /// Its record may have been purged after it was handled, as in [`Claim::Ambiguous`](crate::Claim::Ambiguous).
         ambiguous: bool,
+        /// It was taken over, and its payload differs from the one of whoever began it, which stays on record.
+        other_payload: bool,
     },
     /// An earlier message of its key is waiting or dead, as in [`Claim::Held`](crate::Claim::Held). Nothing is
     /// recorded.

@@ -34,7 +34,11 @@ impl<S: Running> Mode for Recorded<S> {
         let begin = || self.store.begin_running(&rules.consumer, &key, rules.lease, Duration::ZERO);
         match unless_undone(begin).await {
             Err(error) => Verdict::of_error(asked, &error),
-            Ok(Grip::Ours { fence, taken_over, ambiguous }) => {
+            Ok(Grip::Ours { fence, other_payload: true, .. }) => {
+                Ours { store: &self.store, asked, fence }.leave_as_it_was().await;
+                Verdict::Reused
+            }
+            Ok(Grip::Ours { fence, taken_over, ambiguous, .. }) => {
                 let ours = Ours { store: &self.store, asked, fence };
                 ours.answer(handler, taken_over || ambiguous).await
             }
@@ -120,6 +124,14 @@ impl<S: Running> Ours<'_, S> {
                 Some(row) => Verdict::of_row(self.asked, &row),
                 None => Verdict::Running,
             },
+        }
+    }
+
+    /// Ends the lease at once: the request that died under this key is another one, and its own retry takes it over.
+    async fn leave_as_it_was(&self) {
+        let (consumer, held) = (&self.asked.rules.consumer, [(self.asked.id.clone(), self.fence)]);
+        if let Err(error) = self.store.renew_running(consumer, &held, Duration::ZERO).await {
+            tracing::warn!(%consumer, "a key stays busy until its lease ends: {error}");
         }
     }
 

@@ -126,7 +126,9 @@ impl MongoStore {
         let taken_over = row.get_bool("taken_over") == Ok(true);
         let is_new = !taken_over && found != Found::Waiting;
         let ambiguous = is_new && self.may_be_purged(held, consumer, key, &row, slack).await?;
-        Ok(int(&row, "fence").map(|fence| Grip::Ours { fence: Fence(fence), taken_over, ambiguous }))
+        let other_payload = maybe_int(&row, "digest") != Some(key.digest.as_i64());
+        let ours = |fence| Grip::Ours { fence: Fence(fence), taken_over, ambiguous, other_payload };
+        Ok(int(&row, "fence").map(ours))
     }
 
     /// Whether a record of a message that is new may have been purged. One round trip, if it is old enough.
@@ -260,9 +262,10 @@ fn begin(key: &Key, lease: Duration, holder: ObjectId, may_wait: bool) -> Vec<Do
     let waits = doc! { "$and": [may_wait, is(InboxState::Waiting)] };
     let begun = |field: &str, value: Bson| doc! { "$cond": ["$is_free", value, format!("${field}")] };
     let fence = doc! { "$max": [cluster_time(), { "$add": [{ "$ifNull": ["$fence", 0_i64] }, 1_i64] }] };
+    let digest = doc! { "$cond": ["$has_ended", "$digest", key.digest.as_i64()] };
     let begun = doc! {
         "state": begun("state", InboxState::Running.as_i64().into()),
-        "digest": begun("digest", key.digest.as_i64().into()),
+        "digest": begun("digest", digest.into()),
         "sent_at": begun("sent_at", key.sent_at.map(Timestamp::as_micros).into()),
         "processed_at": begun("processed_at", now()),
         "fence": begun("fence", fence.into()),

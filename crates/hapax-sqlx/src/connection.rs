@@ -16,8 +16,11 @@ use crate::error::{Result, failed, no_answer};
 use crate::value::Value;
 
 /// Connections for what goes on beside the transactions: waiting-room leases, instances, purges,
-/// looks. Reserved, or N handlers on N connections would wait for one that only they could free.
-const SIDE: usize = 2;
+/// looks, messages in progress. Reserved, or N handlers on N connections would wait for one that only they could
+/// free. Opened when they are needed, so that a consumer that has little to do beside has two.
+fn side(size: usize) -> usize {
+    (size / 2).max(2)
+}
 /// A side connection that idled longer is asked whether it still lives.
 const STALE: Duration = Duration::from_secs(1);
 /// A roll-back that takes longer is not worth waiting for: closing the connection does the same.
@@ -77,7 +80,7 @@ impl<D: Dialect> Connections<D> {
             limits,
             named,
             main: Lane::new(size),
-            side: Lane::new(SIDE),
+            side: Lane::new(side(size)),
             writer: Arc::default(),
         }
     }

@@ -120,8 +120,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const GREATEST: &'static str;
     /// Passes over rows that others have locked.
     const SKIP_LOCKED: &'static str;
-    /// Puts a message under a lease, or says what stands in its way: its fence and the clock; or null, what is
-    /// left of a lease, its state, its digest, and the result that is kept.
+    /// Puts a message under a lease, or says what stands in its way: its fence and the clock, or null and what
+    /// is left of a lease; its state, its digest, and the result that is kept.
     const BEGIN_RUNNING: &'static str;
     /// True unless a rival's transaction holds the message of the texts `$1`, `$2`.
     const UNHELD: &'static str;
@@ -137,6 +137,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const LAST_DEAD: &'static str;
     /// The claim's statements; what they mean is the dialect's own affair.
     const CLAIM: [&'static str; 6];
+    /// The rows of the consumer `$1` with the ids `$2`.
+    const LOOK: &'static str;
     /// The keys that must queue up.
     const HELD: &'static str;
     /// Rows of the outbox that the relay `$1` may publish, at most `$2`; `$3` is 1 where failing ones hold up

@@ -105,7 +105,12 @@ impl<D: Dialect> SqlStore<D> {
         };
         let horizon = horizon.map(|horizon| Timestamp::from_micros(horizon).plus(slack));
         let ambiguous = key.sent_at.zip(horizon).is_some_and(|(sent_at, horizon)| sent_at <= horizon);
-        Ok(Grip::Ours { fence: Fence(fence), taken_over, ambiguous })
+        Ok(Grip::Ours {
+            fence: Fence(fence),
+            taken_over,
+            ambiguous,
+            other_payload: int::<D>(row, 3)? != digest,
+        })
     }
 
     async fn give_up(

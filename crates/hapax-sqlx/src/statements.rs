@@ -105,26 +105,40 @@ macro_rules! may_be_taken {
     };
 }
 
-/// Puts a message under a lease: one that is new, one whose lease has ended, or one that waits at its place.
+/// A row `i` of the inbox that may be put under a lease: its own has ended, or it waits at the place `$6`.
+macro_rules! may_begin {
+    () => {
+        "(i.state = 3 AND i.lease_until <= {at}
+          OR i.state = 1 AND EXISTS
+              (SELECT 1 FROM {waiting} w WHERE w.number = $6 AND w.consumer = $1 AND w.id = $2))"
+    };
+}
+
+/// Puts a message under a lease: one that is new, or one that may be begun. Any other is passed over before the
+/// insert, which would lock its row, and so would cost a duplicate a commit.
 ///
 /// A fence is the clock, so that none is ever given twice, even if the row was given up in between. It is odd
 /// if another one's lease had ended, and even otherwise.
 macro_rules! begin_running {
     () => {
-        "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state, fence, lease_until)
-         SELECT $1, $2, $3, $4, {now}, 3, {now} / 2 * 2, {now} + $5 WHERE {unheld}
-         ON CONFLICT (consumer, id) DO UPDATE SET
-             state = 3, digest = excluded.digest, sent_at = excluded.sent_at,
-             processed_at = excluded.processed_at, lease_until = excluded.lease_until,
-             fence = {greatest}(excluded.fence, COALESCE(i.fence, 0) / 2 * 2 + 2)
-                 + CASE WHEN i.state = 3 THEN 1 ELSE 0 END
-         WHERE i.state = 3 AND i.lease_until <= {at}
-            OR i.state = 1 AND EXISTS
-                (SELECT 1 FROM {waiting} w WHERE w.number = $6 AND w.consumer = $1 AND w.id = $2)
-         RETURNING fence, processed_at"
+        concat!(
+            "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state, fence, lease_until)
+             SELECT $1, $2, $3, $4, {now}, 3, {now} / 2 * 2, {now} + $5
+             WHERE {unheld} AND NOT EXISTS (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = $2 AND NOT ",
+            may_begin!(),
+            ") ON CONFLICT (consumer, id) DO UPDATE SET
+                 state = 3, digest = CASE WHEN i.state = 3 THEN i.digest ELSE excluded.digest END,
+                 sent_at = excluded.sent_at, processed_at = excluded.processed_at,
+                 lease_until = excluded.lease_until,
+                 fence = {greatest}(excluded.fence, COALESCE(i.fence, 0) / 2 * 2 + 2)
+                     + CASE WHEN i.state = 3 THEN 1 ELSE 0 END
+             WHERE ",
+            may_begin!(),
+            " RETURNING fence, processed_at, state, digest"
+        )
     };
 }
-pub(crate) use begin_running;
+pub(crate) use {begin_running, may_begin};
 
 /// Waiting, due, and in nobody's hands.
 macro_rules! leasable {
@@ -174,8 +188,7 @@ statements! {
     horizon = "SELECT sent_at FROM {horizon} WHERE consumer = $1";
 
     // inbox
-    look = "SELECT id, state, digest, sent_at, processed_at, lease_until, result FROM {inbox}
-            WHERE consumer = $1 AND id {in_texts $2}";
+    look = D::LOOK;
     record = "INSERT INTO {inbox} AS i (consumer, id, digest, sent_at, processed_at, state)
               VALUES ($1, $2, $3, $4, {now}, 0)
               ON CONFLICT (consumer, id) DO UPDATE SET state = 0, processed_at = excluded.processed_at
@@ -307,7 +320,9 @@ statements! {
 
     // calls
     begin_call = "INSERT INTO {calls} AS c (consumer, id, label, request, lease_until, key_valid_until, started_at)
-                  VALUES ($1, $2, $3, $4, {now} + $5, {now} + $6, {now})
+                  SELECT $1, $2, $3, $4, {now} + $5, {now} + $6, {now}
+                  WHERE NOT EXISTS (SELECT 1 FROM {calls} c
+                                    WHERE c.consumer = $1 AND c.id = $2 AND c.label = $3 AND c.finished_at IS NOT NULL)
                   ON CONFLICT (consumer, id, label) DO UPDATE SET fence = c.fence + 1, lease_until = excluded.lease_until
                   WHERE c.finished_at IS NULL AND c.request = excluded.request
                     AND c.lease_until <= {at} AND c.key_valid_until > {at}

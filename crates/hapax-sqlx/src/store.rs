@@ -18,8 +18,8 @@ use crate::transaction::SqlTx;
 
 /// A store in an SQL database.
 ///
-/// Cloning is cheap and shares the connections: `pool` of them for transactions and two for side
-/// work, opened when they are first needed.
+/// Cloning is cheap and shares the connections: `pool` of them for transactions and half as many,
+/// two at least, for side work, opened when they are first needed.
 pub struct SqlStore<D: Dialect> {
     pub(crate) inner: Arc<Inner<D>>,
 }

@@ -259,15 +259,19 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             return Fate::Leave(End::Returned(number));
         }
         if claim.differs() {
-            metrics::payload_differs(&self.consumer);
-            warn!(consumer = %self.consumer, message_id = job.id_text(), code = %Code::PayloadDiffers,
-                "a copy with another payload arrived under a known id");
+            self.tell_of_other_payload(job);
             if self.settings.other_payload == OtherPayload::DeadLetter {
                 let reason = format!("id `{}` is known with another payload", job.id_text());
                 return Fate::BuryCopy(Flaw { code: Code::PayloadDiffers, reason });
             }
         }
         Fate::Leave(End::Duplicate)
+    }
+
+    pub(crate) fn tell_of_other_payload(&self, job: &Job<R>) {
+        metrics::payload_differs(&self.consumer);
+        warn!(consumer = %self.consumer, message_id = job.id_text(), code = %Code::PayloadDiffers,
+            "a copy with another payload arrived under a known id");
     }
 
     /// Why a message cannot be handled, as far as that shows before its payload is decoded.
@@ -485,7 +489,7 @@ pub(crate) enum Connection {
 }
 
 /// What an error of a store's operation, which a handler let through, means for the message.
-fn of_store(error: &Error) -> Option<Setback> {
+pub(crate) fn of_store(error: &Error) -> Option<Setback> {
     match error.kind() {
         ErrorKind::Conflict => Some(Setback::Conflict),
         ErrorKind::Busy => Some(Setback::Locked),

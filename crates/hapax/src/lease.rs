@@ -1,30 +1,40 @@
 //! Work under a lease.
 
 use std::future::Future;
+use std::pin::pin;
 use std::time::Duration;
 
 use hapax_core::{Code, Error, ErrorKind};
 use tracing::warn;
 
 /// Does some work and renews its lease meanwhile, three times within one. What the renewals answer is not asked
-/// for: a lease that was lost shows when the work is recorded.
+/// for: a lease that was lost shows when the work is recorded. A renewal that is under way when the work is done is
+/// waited for, since a store's operations are not to be cut off.
 pub(crate) async fn under_lease<W, R>(lease: Duration, renew: impl Fn() -> R, work: W) -> W::Output
 where
     W: Future,
     R: Future<Output = Result<(), Error>>,
 {
-    let renewing = async {
-        loop {
-            tokio::time::sleep(lease / 3).await;
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            () = tokio::time::sleep(lease / 3) => {}
+        }
+        let mut renewal = pin!(async {
             if let Err(error) = renew().await {
                 warn!(%error, "a lease could not be renewed");
             }
+        });
+        tokio::select! {
+            biased;
+            done = &mut work => {
+                renewal.await;
+                return done;
+            }
+            () = &mut renewal => {}
         }
-    };
-    tokio::select! {
-        biased;
-        done = work => done,
-        () = renewing => unreachable!("leases are renewed for ever"),
     }
 }
 

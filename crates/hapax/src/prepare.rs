@@ -9,7 +9,7 @@ use hapax_core::{
 };
 use tracing::{info, warn};
 
-use crate::attempt::{End, Setback, panic_text};
+use crate::attempt::{End, Setback, of_store, panic_text};
 use crate::janitor::AmbiguousPolicy;
 use crate::job::{Held, Job};
 use crate::shared::{Shared, Strategy};
@@ -47,9 +47,13 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
         };
         crash_point!("before-begin");
         let slack = self.settings.keep.slack;
-        match self.store.begin_running(&self.consumer, &key, lease, slack).await? {
-            Grip::Ours { fence, taken_over, ambiguous } => {
+        let begun = self.store.begin_running(&self.consumer, &key, lease, slack).await;
+        match begun.map_err(|error| of_store(&error).unwrap_or_else(|| error.into()))? {
+            Grip::Ours { fence, taken_over, ambiguous, other_payload } => {
                 crash_point!("after-begin");
+                if other_payload {
+                    self.tell_of_other_payload(job);
+                }
                 if taken_over {
                     info!(consumer = %self.consumer, message_id = job.id_text(), "taken over: its lease had ended");
                 }
@@ -98,12 +102,12 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
 
     /// Whether something that has to go before a message's handler has not been done.
     pub(crate) fn is_unready(&self, job: &Job<R>) -> bool {
-        let wants_grip = matches!(self.settings.strategy, Strategy::Eager { .. });
-        self.is_for_a_handler(job) && (wants_grip && job.grip.is_none() || self.wants_prepare(job))
+        let wants_grip = job.grip.is_none() && self.settings.lease().is_some();
+        (wants_grip || self.wants_prepare(job)) && self.is_for_a_handler(job)
     }
 
     fn wants_prepare(&self, job: &Job<R>) -> bool {
-        job.prepared.is_none() && self.prepares.contains_key(job.kind())
+        job.prepared.is_none() && !self.prepares.is_empty() && self.prepares.contains_key(job.kind())
     }
 
     /// Runs the prepare steps of those that have one and have not been handled. Messages whose step

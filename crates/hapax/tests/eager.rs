@@ -115,6 +115,25 @@ async fn a_message_is_recorded_then_called_for_then_handled() {
 }
 
 #[tokio::test]
+async fn case_13_copies_that_come_during_a_long_call_wait_and_are_duplicates() {
+    let (ground, outside) = (Ground::new(), Outside::default());
+    ground.publish("a");
+    let (broker, called) = (ground.broker.clone(), outside.clone());
+    let step = async move |paid: Message<Paid>| {
+        called.call(paid.id().to_string());
+        for _ in 0..5 {
+            let copy = Envelope::new(r#"{"account":"a"}"#).with_id("a").with_type("Paid");
+            broker.publish("orders", copy); // the broker has waited long enough, and delivers it again
+            tokio::time::sleep(Duration::from_millis(40)).await;
+        }
+        Ok(())
+    };
+    let summary = ground.consumer().prepare("Paid", step).run().await.unwrap();
+    assert_eq!((summary.handled, summary.duplicates, summary.dead), (1, 5, 0), "the queue drains");
+    assert_eq!((outside.calls().len(), ground.store.number("a")), (1, 1));
+}
+
+#[tokio::test]
 async fn case_20_what_a_dead_process_began_is_taken_over_when_the_lease_ends() {
     let ground = Ground::new();
     let Grip::Ours { .. } = ground.begin("a", LEASE).await else { panic!("it is new") };

@@ -2,6 +2,7 @@
 
 mod contender;
 mod ground;
+mod http;
 mod pace;
 mod payments;
 mod postgres;
@@ -52,16 +53,17 @@ fn chosen(args: &Bench) -> Result<Vec<Contender>, Trouble> {
     if let Some((name, _)) = least.iter().find(|(_, number)| *number == 0) {
         return Err(wrong(format!("--{name} is 0"), "Give 1 at least."));
     }
-    let named = |name: &String| Contender::ALL.iter().any(|contender| contender.name() == name);
+    let all: &[Contender] = if args.http { &Contender::HTTP } else { &Contender::ALL };
+    let named = |name: &String| all.iter().any(|contender| contender.name() == name);
     if let Some(unknown) = args.only.iter().find(|name| !named(name)) {
-        let known = Contender::ALL.map(Contender::name).join(", ");
+        let known = all.iter().map(|contender| contender.name()).collect::<Vec<_>>().join(", ");
         return Err(wrong(format!("there is no row `{unknown}`"), &format!("The rows are {known}.")));
     }
     let wanted = |contender: &Contender| {
         let listed = args.only.iter().any(|name| name == contender.name());
-        args.only.is_empty() || listed || *contender == Contender::Unprotected
+        args.only.is_empty() || listed || all.first() == Some(contender)
     };
-    Ok(Contender::ALL.into_iter().filter(wanted).collect())
+    Ok(all.iter().copied().filter(wanted).collect())
 }
 
 /// Whatever happens in between, the tables are dropped at the end.
@@ -148,6 +150,11 @@ async fn pass<D: Arena>(
         Contender::SeedForm => unprotected::run_seed_form(ground, workers, &stock, stop).await?,
         Contender::Protected { .. } | Contender::OnBatch { .. } | Contender::SqlHandlers { .. } => {
             protected::run(ground, contender, workers, &stock, stop).await?
+        }
+        Contender::Http(mode) => http::run(ground, (contender, mode), workers, &stock, stop).await?,
+        Contender::Replays(mode) => {
+            http::run(ground, (contender, mode), workers, &stock, stop).await?;
+            http::run(ground, (contender, mode), workers, &Stock::new(deliveries), stop).await?
         }
         Contender::Duplicates { .. } => {
             protected::run(ground, contender, workers, &stock, stop).await?;

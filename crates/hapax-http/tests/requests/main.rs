@@ -40,6 +40,7 @@ macro_rules! cases {
             cases! { one $fixture, takeover, recorded:
                 a_request_whose_process_died_runs_again_and_is_told_so
                 a_request_whose_process_died_is_refused_if_so_configured
+                case_31_another_body_is_422_when_the_process_of_the_first_has_died
                 a_handler_that_runs_for_three_leases_is_not_taken_over
                 who_was_taken_over_answers_with_what_the_other_one_recorded
                 case_31_another_body_is_422_while_the_first_runs_in_another_process

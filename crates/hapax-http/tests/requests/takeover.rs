@@ -2,20 +2,35 @@
 
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, Digest, Key, MessageId, Running as _};
+use hapax_core::{ConsumerName, Inbox as _, Key, MessageId, Running as _};
 use hapax_http::{LargeAnswer, Takeover};
 use hapax_testkit::conformance::store::StoreFixture;
 use serde_json::json;
 
 use crate::service::{CONSUMER, Service, Told};
 
-/// A process began the request and died: its lease ends at once.
+/// A process began the request of 25 and died: its lease ends at once. What the request's fingerprint is, one that
+/// was handled under another key tells.
 async fn died<F: StoreFixture>(service: &Service<'_, F>, key: &str) {
-    let consumer = ConsumerName::new(CONSUMER).unwrap();
-    let key = Key::new(MessageId::new(format!(":{key}")).unwrap(), Digest::of(b"whatever it was"));
-    let store = service.fixture.store();
+    let (consumer, store) = (ConsumerName::new(CONSUMER).unwrap(), service.fixture.store());
+    let id = |key: &str| MessageId::new(format!(":{key}")).unwrap();
+    assert_eq!(service.app().pay("another", &json!({"n": 25})).await.status, 201);
+    let rows = store.look(&consumer, &[id("another")]).await.unwrap();
+    let key = Key::new(id(key), rows[0].as_ref().unwrap().digest);
     store.begin_running(&consumer, &key, Duration::ZERO, Duration::ZERO).await.unwrap();
     tokio::time::sleep(Duration::from_millis(5)).await;
+}
+
+pub(crate) async fn case_31_another_body_is_422_when_the_process_of_the_first_has_died<F: StoreFixture>(
+    service: &Service<'_, F>,
+) {
+    let app = service.app();
+    died(service, "k").await;
+    for _ in 0..2 {
+        assert_eq!(app.pay("k", &json!({"n": 26})).await.problem(), (422, "HX0082".into()));
+    }
+    assert_eq!(app.pay("k", &json!({"n": 25})).await.status, 201, "its own retry need not wait");
+    assert_eq!((service.runs(), service.effects().await), (2, 50));
 }
 
 pub(crate) async fn a_request_whose_process_died_runs_again_and_is_told_so<F: StoreFixture>(
@@ -38,7 +53,7 @@ pub(crate) async fn a_request_whose_process_died_is_refused_if_so_configured<F: 
     for _ in 0..3 {
         assert_eq!(app.pay("k", &json!({"n": 25})).await.problem(), (500, "HX0089".into()));
     }
-    assert_eq!(service.runs(), 0);
+    assert_eq!(service.runs(), 1, "of the other key");
 }
 
 pub(crate) async fn a_handler_that_runs_for_three_leases_is_not_taken_over<F: StoreFixture>(

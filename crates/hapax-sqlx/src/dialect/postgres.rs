@@ -8,7 +8,7 @@ use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeS
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, begin_running, unblocked};
+use crate::statements::{Statements, begin_running, may_begin, unblocked};
 use crate::value::{Value, values};
 
 /// Whose connections these are, in `pg_stat_activity`.
@@ -96,7 +96,7 @@ impl Driver for Postgres {
     const BEGIN_RUNNING: &'static str = concat!(
         "WITH begun AS (",
         begin_running!(),
-        ") SELECT fence, processed_at, NULL::smallint, NULL::bigint, NULL::bytea FROM begun
+        ") SELECT fence, processed_at, state, digest, NULL::bytea FROM begun
            UNION ALL
            SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
            WHERE consumer = $1 AND id = $2 AND NOT EXISTS (SELECT 1 FROM begun)"
@@ -109,6 +109,11 @@ impl Driver for Postgres {
     const LAST_DEAD: &'static str =
         "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {schema}.dead_letters_number_seq";
     const CLAIM: [&'static str; 6] = [INSERT, REST, HORIZON, PIN_HORIZON, LOCK_HORIZON, PREPARE_ONE];
+    /// Each by its whole key, as above.
+    const LOOK: &'static str = "\
+SELECT e.* FROM unnest($2::text[]) AS k(id)
+CROSS JOIN LATERAL (SELECT i.id, i.state, i.digest, i.sent_at, i.processed_at, i.lease_until, i.result
+                    FROM {inbox} i WHERE i.consumer = $1 AND i.id = k.id LIMIT 1) e";
     const HELD: &'static str = "\
 SELECT k.n FROM unnest($2::bigint[], $3::text[], $4::bigint[]) AS k(n, order_key, place)
 WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = k.order_key

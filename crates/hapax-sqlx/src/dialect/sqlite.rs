@@ -12,7 +12,7 @@ use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, begin_running, unblocked};
+use crate::statements::{Statements, begin_running, may_begin, unblocked};
 use crate::value::{Value, values};
 
 /// How many of the virtual machine's steps lie between two looks at the brake.
@@ -67,7 +67,7 @@ impl Driver for Sqlite {
     const SKIP_LOCKED: &'static str = "";
     const BEGIN_RUNNING: &'static str = concat!(
         begin_running!(),
-        ", NULL, NULL, NULL; SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
+        ", NULL; SELECT NULL, lease_until - {now}, state, digest, result FROM {inbox}
          WHERE consumer = $1 AND id = $2"
     );
     const UNHELD: &'static str = "true";
@@ -78,6 +78,9 @@ impl Driver for Sqlite {
         "UPDATE sqlite_sequence SET seq = seq + 1 WHERE name = '{waiting}' RETURNING seq";
     const LAST_DEAD: &'static str = "SELECT seq FROM sqlite_sequence WHERE name = '{dead_letters}'";
     const CLAIM: [&'static str; 6] = [OPEN, insert!(), UPDATE, REST, "", ""];
+    const LOOK: &'static str =
+        "SELECT id, state, digest, sent_at, processed_at, lease_until, result FROM {inbox}
+                                WHERE consumer = $1 AND id {in_texts $2}";
     const HELD: &'static str = "\
 SELECT json_extract(k.value, '$[0]') FROM json_each($2) k
 WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = json_extract(k.value, '$[1]')

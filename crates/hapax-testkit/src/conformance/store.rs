@@ -216,6 +216,7 @@ macro_rules! store_conformance {
                 what_is_begun_is_seen_by_everybody
                 case_04_of_fifty_at_once_one_begins
                 case_20_what_a_dead_one_began_is_taken_over
+                case_47_another_payload_shows_when_it_takes_over
                 case_21_what_is_renewed_is_not_taken_over
                 case_22_a_late_loser_changes_nothing
                 case_23_a_lease_of_zero_has_ended

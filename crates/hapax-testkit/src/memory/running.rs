@@ -99,9 +99,16 @@ impl Database {
             Claim::Dead { .. } => Grip::Dead { other_payload },
             Claim::Held => Grip::Held,
             Claim::New | Claim::Ambiguous => {
-                let taken_over = before.is_some_and(|row| row.state == InboxState::Running);
-                let fence = self.run(scoped, key, lease);
-                Grip::Ours { fence, taken_over, ambiguous: claim == Claim::Ambiguous }
+                let died = before.filter(|row| row.state == InboxState::Running);
+                let digest = died.as_ref().map_or(key.digest, |row| row.digest);
+                let fence = self.run(scoped, &Key { digest, ..key.clone() }, lease);
+                let ambiguous = claim == Claim::Ambiguous;
+                Grip::Ours {
+                    fence,
+                    taken_over: died.is_some(),
+                    ambiguous,
+                    other_payload: digest != key.digest,
+                }
             }
             _ => self.running_elsewhere(&scoped, before, other_payload),
         }

@@ -15,6 +15,21 @@ pub(super) enum Contender {
     SqlHandlers { batch: usize },
     /// The same messages once more.
     Duplicates { batch: usize },
+    /// A handler of HTTP requests. Without anything in front of it, it is the baseline of those with `--http`.
+    Http(Mode),
+    /// The same requests once more, which are answered from the record.
+    Replays(Mode),
+}
+
+/// What stands in front of a handler of HTTP requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Nothing.
+    Bare,
+    /// The layer for keys, in the handler's transaction.
+    Transactional,
+    /// The layer for keys, in transactions of its own.
+    Recorded,
 }
 
 impl Contender {
@@ -31,6 +46,15 @@ impl Contender {
         Self::Duplicates { batch: 50 },
     ];
 
+    /// Every contender of `--http`, the baseline first.
+    pub(super) const HTTP: [Self; 5] = [
+        Self::Http(Mode::Bare),
+        Self::Http(Mode::Transactional),
+        Self::Http(Mode::Recorded),
+        Self::Replays(Mode::Transactional),
+        Self::Replays(Mode::Recorded),
+    ];
+
     /// What the result calls it.
     pub(super) const fn name(self) -> &'static str {
         match self {
@@ -43,13 +67,18 @@ impl Contender {
             Self::OnBatch { .. } => "on-batch-100",
             Self::SqlHandlers { .. } => "sql-handlers",
             Self::Duplicates { .. } => "duplicates",
+            Self::Http(Mode::Transactional) => "http-transactional",
+            Self::Http(Mode::Recorded) => "http-recorded",
+            Self::Replays(Mode::Transactional) => "replays-transactional",
+            Self::Replays(Mode::Recorded) => "replays-recorded",
+            Self::Http(Mode::Bare) | Self::Replays(Mode::Bare) => "http-bare",
         }
     }
 
     /// The most messages in one transaction.
     pub(super) const fn batch(self) -> usize {
         match self {
-            Self::Unprotected | Self::SeedForm => 1,
+            Self::Unprotected | Self::SeedForm | Self::Http(_) | Self::Replays(_) => 1,
             Self::Protected { batch }
             | Self::OnBatch { batch }
             | Self::SqlHandlers { batch }
@@ -64,8 +93,9 @@ mod tests {
 
     #[test]
     fn names_are_unique_and_tell_the_batch() {
-        let names = Contender::ALL.map(Contender::name);
-        for (place, contender) in Contender::ALL.into_iter().enumerate() {
+        let all: Vec<Contender> = Contender::ALL.into_iter().chain(Contender::HTTP).collect();
+        let names: Vec<&str> = all.iter().map(|contender| contender.name()).collect();
+        for (place, contender) in all.into_iter().enumerate() {
             assert_eq!(names.iter().position(|name| *name == contender.name()), Some(place));
             if let Some((_, batch)) = contender.name().split_once("batch-") {
                 assert_eq!(batch.parse(), Ok(contender.batch()));

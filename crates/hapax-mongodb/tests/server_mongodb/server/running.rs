@@ -24,7 +24,7 @@ async fn begin(ground: &Ground, key: &Key, lease: Duration) -> Grip {
 /// Begins a message that is free, and says whether it was taken over.
 async fn begun(ground: &Ground, key: &Key, lease: Duration) -> (Fence, bool) {
     match begin(ground, key, lease).await {
-        Grip::Ours { fence, taken_over, ambiguous: false } => (fence, taken_over),
+        Grip::Ours { fence, taken_over, ambiguous: false, .. } => (fence, taken_over),
         other => panic!("{} is not ours but {other:?}", key.id),
     }
 }

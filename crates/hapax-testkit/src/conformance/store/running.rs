@@ -21,7 +21,10 @@ const DUPLICATE: Claim = Claim::Duplicate { other_payload: false };
 pub async fn what_is_begun_is_seen_by_everybody<F: StoreFixture>(fixture: &F) {
     let (orders, elsewhere) = (ByHand::new(fixture), ByHand::elsewhere(fixture).await);
     let grip = begin(&orders, key("a"), LONG).await;
-    assert!(matches!(grip, Grip::Ours { taken_over: false, ambiguous: false, .. }), "{grip:?}");
+    assert!(
+        matches!(grip, Grip::Ours { taken_over: false, ambiguous: false, other_payload: false, .. }),
+        "{grip:?}"
+    );
     match begin(&elsewhere, key("a"), LONG).await {
         Grip::Running { other_payload: false, ends_in } => {
             assert!(ends_in > Duration::ZERO && ends_in <= LONG);
@@ -61,6 +64,30 @@ pub async fn case_20_what_a_dead_one_began_is_taken_over<F: StoreFixture>(fixtur
     assert!(second > first, "{second:?} after {first:?}");
     assert!(end(&elsewhere, "a", second, None).await);
     assert_eq!(orders.answer(key("a")).await, DUPLICATE);
+}
+
+/// Whoever takes over with another payload is told so, and what was begun first stays on record.
+pub async fn case_47_another_payload_shows_when_it_takes_over<F: StoreFixture>(fixture: &F) {
+    let orders = ByHand::new(fixture);
+    let other = || Key { digest: Digest::of(b"another payload"), ..key("a") };
+    let mut last = ours(&orders, key("a"), Duration::ZERO).await;
+    for (key, expected) in [(other(), true), (key("a"), false), (other(), true)] {
+        let taken = async {
+            loop {
+                match begin(&orders, key.clone(), Duration::ZERO).await {
+                    Grip::Ours { fence, taken_over: true, other_payload, .. } => {
+                        return (fence, other_payload);
+                    }
+                    Grip::Running { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+                    grip => panic!("{grip:?}"),
+                }
+            }
+        };
+        let (fence, other_payload) = tokio::time::timeout(SOON, taken).await.expect("the lease has ended");
+        assert!(fence > last);
+        assert_eq!(other_payload, expected);
+        last = fence;
+    }
 }
 
 /// A healthy one that renews is not taken over, however long it takes; and renewing touches nobody else's.
