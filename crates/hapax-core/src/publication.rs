@@ -75,25 +75,34 @@ pub struct Cause {
     id: MessageId,
     correlation_id: Option<String>,
     trace: Vec<(String, String)>,
+    happens_again: bool,
 }
 
 impl Cause {
     /// A message of which nothing but the id is known.
     pub const fn new(id: MessageId) -> Self {
-        Self { id, correlation_id: None, trace: Vec::new() }
+        Self { id, correlation_id: None, trace: Vec::new(), happens_again: false }
+    }
+
+    /// Its id may one day be another's: that of a request, whose key is free again when its record is gone. What is
+    /// published in handling it gets ids of its own each time, since what the later one publishes is no copy. For
+    /// causes whose record commits together with what they publish, so that no second run publishes it again.
+    #[must_use]
+    pub fn whose_id_is_used_again(self) -> Self {
+        Self { happens_again: true, ..self }
     }
 
     /// A message that was delivered.
     pub fn of<T>(message: &Message<T>) -> Self {
         let trace = trace_of(message.headers());
         let correlation_id = message.correlation_id().map(str::to_owned);
-        Self { id: message.id().clone(), correlation_id, trace }
+        Self { id: message.id().clone(), correlation_id, trace, happens_again: false }
     }
 
     /// A message as it was delivered, under its id.
     pub fn of_envelope(id: MessageId, envelope: &Envelope) -> Self {
         let correlation_id = envelope.properties.correlation_id.clone();
-        Self { id, correlation_id, trace: trace_of(&envelope.headers) }
+        Self { id, correlation_id, trace: trace_of(&envelope.headers), happens_again: false }
     }
 }
 
@@ -420,14 +429,18 @@ impl OutboxBuffer {
             return Ok(id.clone());
         }
         let producer = self.producer.as_str();
-        let Some(Cause { id: cause, .. }) = cause else {
-            return Ok(hashed(&[producer, &random(), &random()]));
-        };
+        let its_own = || hashed(&[producer, &random(), &random()]);
+        let Some(Cause { id: cause, happens_again, .. }) = cause else { return Ok(its_own()) };
+        if let Some(slot) = &publication.slot
+            && !self.slots.insert((cause.clone(), slot.clone()))
+        {
+            let reason = format!("slot `{slot}` was used before in handling message `{cause}`");
+            return Err(NotPublishable(reason));
+        }
+        if *happens_again {
+            return Ok(its_own());
+        }
         if let Some(slot) = &publication.slot {
-            if !self.slots.insert((cause.clone(), slot.clone())) {
-                let reason = format!("slot `{slot}` was used before in handling message `{cause}`");
-                return Err(NotPublishable(reason));
-            }
             return Ok(hashed(&[producer, cause.as_str(), "slot", slot]));
         }
         let Publication { kind, key, .. } = publication;
@@ -463,7 +476,8 @@ fn entry(
     id: MessageId,
 ) -> Result<OutboxEntry, NotPublishable> {
     let Publication { kind, content, content_type, destination, key, mut headers, delay, .. } = publication;
-    let Cause { id: causation_id, correlation_id, trace } = cause.unwrap_or_else(|| Cause::new(id.clone()));
+    let Cause { id: causation_id, correlation_id, trace, .. } =
+        cause.unwrap_or_else(|| Cause::new(id.clone()));
     let is_caused = causation_id != id;
     let stamp = Stamp {
         correlation_id: correlation_id.unwrap_or_else(|| causation_id.to_string()),
@@ -625,6 +639,25 @@ mod tests {
         buffer.publish(Publication::made("T", made)).unwrap();
         let entry = &buffer.entries()[0];
         assert_eq!(&entry.envelope.body[..], entry.id.as_str().as_bytes());
+    }
+
+    #[test]
+    fn a_cause_whose_id_is_used_again_publishes_ids_of_their_own() {
+        let run = || {
+            let mut buffer = OutboxBuffer::new(ConsumerName::new("http.orders").unwrap());
+            let cause = Cause::new(MessageId::new("key").unwrap()).whose_id_is_used_again();
+            buffer.caused_by(Some(cause));
+            buffer.publish(Paid { order: 1 }).unwrap();
+            buffer.publish(Publication::of(&Paid { order: 1 }).unwrap().slot("receipt")).unwrap();
+            let again = buffer.publish(Publication::of(&Paid { order: 1 }).unwrap().slot("receipt"));
+            assert!(again.is_err(), "a slot is used once all the same");
+            assert!(buffer.entries().iter().all(|entry| entry.cause.as_ref().unwrap().as_str() == "key"));
+            ids(&buffer).into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let mut all = [run(), run()].concat();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 4);
     }
 
     #[test]

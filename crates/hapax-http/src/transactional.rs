@@ -186,7 +186,7 @@ fn failed<E>(asked: &Asked, error: &Error) -> Attempt<E> {
 /// What is published in the transaction is caused by the request.
 fn cause(asked: &Asked) -> Cause {
     let envelope = Envelope { headers: trace_of(&asked.parts), ..Envelope::default() };
-    Cause::of_envelope(asked.id.clone(), &envelope)
+    Cause::of_envelope(asked.id.clone(), &envelope).whose_id_is_used_again()
 }
 
 fn trace_of(parts: &Parts) -> Headers {

@@ -7,6 +7,8 @@ use hapax_core::ConsumerName;
 const MESSAGES: &str = "hapax_messages_total";
 const RETRIES: &str = "hapax_retries_total";
 const PAYLOAD_DIFFERS: &str = "hapax_payload_differs_total";
+const TAKEN_OVER: &str = "hapax_taken_over_total";
+const PREPARE: &str = "hapax_prepare_seconds";
 const WITHOUT_SENT_AT: &str = "hapax_without_sent_at_total";
 const ROLLBACKS: &str = "hapax_rollbacks_total";
 const BATCH_SIZE: &str = "hapax_batch_size";
@@ -28,6 +30,7 @@ pub fn describe() {
     describe_counter!(MESSAGES, "Messages that ended, by consumer and outcome (handled, duplicate, dead)");
     describe_counter!(RETRIES, "Attempts after the first, by consumer");
     describe_counter!(PAYLOAD_DIFFERS, "Copies under a known id whose payload differs, by consumer");
+    describe_counter!(TAKEN_OVER, "Messages in progress whose lease had ended, by consumer");
     describe_counter!(
         WITHOUT_SENT_AT,
         "New messages without sent_at: after a purge nothing tells them from late copies"
@@ -35,6 +38,7 @@ pub fn describe() {
     describe_counter!(ROLLBACKS, "Transactions that were rolled back, by consumer and cause");
     describe_histogram!(BATCH_SIZE, Unit::Count, "Messages in one transaction");
     describe_histogram!(CLAIM, Unit::Seconds, "Beginning a transaction and claiming its messages");
+    describe_histogram!(PREPARE, Unit::Seconds, "One prepare step: what is called outside");
     describe_histogram!(HANDLE, Unit::Seconds, "One call of a handler");
     describe_histogram!(COMMIT, Unit::Seconds, "Checking and committing a transaction");
     describe_histogram!(DELIVERY, Unit::Seconds, "From receiving a message to settling it");
@@ -64,6 +68,14 @@ pub(crate) fn retried(consumer: &ConsumerName) {
 
 pub(crate) fn payload_differs(consumer: &ConsumerName) {
     metrics::counter!(PAYLOAD_DIFFERS, "consumer" => label(consumer)).increment(1);
+}
+
+pub(crate) fn taken_over(consumer: &ConsumerName) {
+    metrics::counter!(TAKEN_OVER, "consumer" => label(consumer)).increment(1);
+}
+
+pub(crate) fn prepared(consumer: &ConsumerName, took: Duration) {
+    metrics::histogram!(PREPARE, "consumer" => label(consumer)).record(took);
 }
 
 pub(crate) fn without_sent_at(consumer: &ConsumerName, count: u64) {

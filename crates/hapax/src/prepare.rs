@@ -1,7 +1,7 @@
 //! What goes before the transaction: the record of a message in progress, and its prepare step.
 
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use hapax_core::{
@@ -12,6 +12,7 @@ use tracing::{info, warn};
 use crate::attempt::{End, Setback, of_store, panic_text};
 use crate::janitor::AmbiguousPolicy;
 use crate::job::{Held, Job};
+use crate::metrics;
 use crate::shared::{Shared, Strategy};
 use crate::worker::{Segment, Worker};
 
@@ -55,6 +56,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                     self.tell_of_other_payload(job);
                 }
                 if taken_over {
+                    metrics::taken_over(&self.consumer);
                     info!(consumer = %self.consumer, message_id = job.id_text(), "taken over: its lease had ended");
                 }
                 let kept = self.hands.keep_running(key.id.clone(), fence);
@@ -167,11 +169,13 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             return Ok(None);
         };
         let limit = self.settings.timeout.unwrap_or(Duration::MAX);
+        let begun = Instant::now();
         let guarded = AssertUnwindSafe(step.run(message, job.circumstances())).catch_unwind();
         let stepped = tokio::select! {
             () = self.abort.cancelled() => return Err(Failure::Defer(Duration::ZERO)),
             stepped = tokio::time::timeout(limit, guarded) => stepped,
         };
+        metrics::prepared(&self.consumer, begun.elapsed());
         crash_point!("after-prepare");
         match stepped {
             Ok(Ok(Ok(prepared))) => prepared.map(Some),

@@ -85,6 +85,10 @@ pub(crate) fn read<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> 
         kind: "unreadable-body",
         detail: refused.body_text(),
     })?;
+    // Serde would take a list for the fields in their order.
+    if body.trim_ascii_start().starts_with(b"[") {
+        return Err(Problem::unprocessable("invalid-field", "the body is a list, not an object"));
+    }
     serde_json::from_slice(&body).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => Problem::unprocessable("invalid-field", error.to_string()),
         _ => Problem::malformed("not-json", format!("the body is not JSON: {error}")),

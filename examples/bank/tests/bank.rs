@@ -139,6 +139,7 @@ async fn a_bad_request_is_refused_with_a_problem_document() -> Result<(), BoxErr
         (r#"{"from":"ada","to":"bob","amount":25.5}"#, 422, "invalid-field"),
         (r#"{"from":"ada","to":"bob","amount":"25.5"}"#, 422, "invalid-field"),
         (r#"{"from":"ada","to":"bob"}"#, 422, "invalid-field"),
+        (r#"["ada","bob","5.00"]"#, 422, "invalid-field"),
         (r#"{"from":"ada","to":"bob","amount":"5.00","fee":"1.00"}"#, 422, "invalid-field"),
         (r#"{"from":"ada","to":"ada","amount":"5.00"}"#, 422, "same-account"),
         (r#"{"from":"ada","to":"eve","amount":"5.00"}"#, 422, "unknown-account"),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use hapax::{BoxError, Calls, Consumer, Event, Failure, Message, OrReject as _, Retry, Source, Strategy};
+use hapax::{
+    BoxError, Calls, Consumer, Destination, Event, Failure, Message, OrReject as _, Retry, Source, Strategy,
+};
 use hyper::{Request, StatusCode};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,10 @@ pub(crate) struct ChargeRequested {
 
 impl Event for ChargeRequested {
     const TYPE: &'static str = "ChargeRequested";
+
+    fn destination(&self) -> Destination {
+        Destination::queue(QUEUE)
+    }
 }
 
 /// What the provider says.

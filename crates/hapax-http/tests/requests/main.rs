@@ -51,6 +51,7 @@ macro_rules! cases {
         mod transactional {
             cases! { one $fixture, transaction, transactional:
                 key_change_outbox_and_answer_commit_together
+                a_key_that_is_free_again_publishes_under_ids_of_its_own
                 an_answer_that_is_not_kept_rolls_back
                 a_handler_that_keeps_its_transaction_is_rolled_back
                 a_transaction_is_taken_once_at_a_time

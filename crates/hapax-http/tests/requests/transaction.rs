@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
-use hapax_core::{Inbox as _, InboxState, Outbox as _, OutboxFilter};
+use hapax_core::{Inbox as _, InboxState, Outbox as _, OutboxFilter, Retention as _};
 use hapax_http::LargeAnswer;
 use hapax_testkit::conformance::store::StoreFixture;
 use hapax_testkit::servers::eventually;
@@ -32,6 +32,24 @@ pub(crate) async fn key_change_outbox_and_answer_commit_together<F: StoreFixture
     let row = service.fixture.store().look(&consumer, &[id]).await.unwrap().remove(0).unwrap();
     assert_eq!(row.state, InboxState::Done);
     assert!(row.result.is_some());
+}
+
+/// Its record was purged: what it publishes now is no copy of what it published then.
+pub(crate) async fn a_key_that_is_free_again_publishes_under_ids_of_its_own<F: StoreFixture>(
+    service: &Service<'_, F>,
+) {
+    let (app, store) = (service.app(), service.fixture.store());
+    let consumer = hapax_core::ConsumerName::new(CONSUMER).unwrap();
+    for _ in 0..2 {
+        assert_eq!(app.pay("k", &json!({"n": 25})).await.status, 201);
+        eventually("the record is purged", Duration::from_secs(10), async || {
+            store.purge(&consumer, Duration::ZERO, 10).await.unwrap().rows == 1
+        })
+        .await;
+    }
+    let rows = store.outbox(&OutboxFilter::default()).await.unwrap();
+    assert_eq!((rows.len(), service.effects().await), (2, 50));
+    assert_ne!(rows[0].id, rows[1].id);
 }
 
 pub(crate) async fn an_answer_that_is_not_kept_rolls_back<F: StoreFixture>(service: &Service<'_, F>) {

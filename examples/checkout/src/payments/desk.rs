@@ -8,12 +8,12 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use bytes::Bytes;
 use hapax::http::{Idempotency, Transactional, Tx};
-use hapax::{ClaimRequest, ConsumerName, Destination, MessageId, Publication};
+use hapax::{ClaimRequest, ConsumerName};
 use serde::{Deserialize, Serialize};
 
 use super::{Account, Payment, PaymentStore, Payments};
 use crate::amount::Amount;
-use crate::charges::{self, ChargeRequested};
+use crate::charges::ChargeRequested;
 use crate::problem::{Problem, json, read};
 
 /// In this name requests are on record.
@@ -67,14 +67,10 @@ async fn pay<S: PaymentStore>(
     Ok((location, json(StatusCode::CREATED, &payment)).into_response())
 }
 
-/// The message is told by the payment. By default its id would be made of the request's key, which is free again
-/// after a day: the next payment under it would be taken for a copy, and never charged.
 async fn accept<T: Payments>(tx: &mut T, payment: &Payment) -> hapax::Result {
     tx.add(payment).await?;
     let Payment { id, account, amount, .. } = payment.clone();
-    let message = MessageId::new(&id)?;
-    let charge = Publication::of(&ChargeRequested { payment: id, account, amount })?;
-    tx.publish(charge.id(message).to(Destination::queue(charges::QUEUE)))
+    tx.publish(ChargeRequested { payment: id, account, amount })
 }
 
 fn check(order: Order) -> Result<Order, Problem> {
