@@ -44,8 +44,8 @@ pub(crate) struct ServeArgs {
     /// The database: sqlite:… or postgres:…
     #[arg(long, value_name = "URL", env = "CHECKOUT_STORE", default_value = "sqlite:checkout.db")]
     store: String,
-    /// The payment provider.
-    #[arg(long, value_name = "URL")]
+    /// The payment provider. While nobody is there, payments are taken and charged later.
+    #[arg(long, value_name = "URL", env = "CHECKOUT_PROVIDER", default_value = "http://127.0.0.1:8081")]
     provider: Server,
     #[command(flatten)]
     secrets: Secrets,
