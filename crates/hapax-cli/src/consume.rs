@@ -86,7 +86,12 @@ pub(crate) async fn open_source<D: SqlTarget>(
     let mut source = source(config, settings, store)?;
     let policy = &settings.policy;
     let batch = Batch { max: to_usize(policy.batch.max), wait: policy.batch.wait };
-    let opened = source.prepare(batch.in_flight(to_usize(policy.concurrency.value))).await;
+    let workers = to_usize(policy.concurrency.value);
+    let in_flight = match policy.strategy.value {
+        policy::Strategy::Eager => Batch::in_flight_eager(workers),
+        _ => batch.in_flight(workers),
+    };
+    let opened = source.prepare(in_flight).await;
     opened.map_err(|error| at_source(config, settings, error))?;
     Ok(source)
 }

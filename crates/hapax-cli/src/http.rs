@@ -10,7 +10,7 @@ use hapax::{
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Certificate, Client, Method, Response, Url, redirect, retry};
 
-use crate::config::handler::{self, Http, RetryOn, UnknownOutcome};
+use crate::config::handler::{self, Http, KeyOf, RetryOn, UnknownOutcome};
 
 /// What the other side tells copies by.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -18,6 +18,8 @@ const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const MESSAGE_TYPE: HeaderName = HeaderName::from_static("hapax-message-type");
 /// How much of an answer a dead letter keeps.
 const FIRST_BYTES: usize = 512;
+/// What is shorter is a word that stands in many an answer, and no secret.
+const SECRET: usize = 6;
 /// The longest `Retry-After` that is honoured.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
@@ -31,6 +33,9 @@ pub(crate) struct HttpCall {
     headers: HeaderMap,
     retry_on: Vec<RetryOn>,
     unknown_outcome: UnknownOutcome,
+    key_of: KeyOf,
+    /// What must not be told, if the service repeats it in its answer.
+    secrets: Vec<String>,
 }
 
 impl HttpCall {
@@ -58,13 +63,15 @@ impl HttpCall {
             headers: headers(http)?,
             retry_on: http.retry_on.clone(),
             unknown_outcome: http.unknown_outcome,
+            key_of: http.idempotency_key,
+            secrets: secrets(http),
         })
     }
 
     /// Makes the call for a message, and says what its answer means for it.
     pub(crate) async fn make(&self, message: Message<Body>) -> hapax::Result {
         if message.is_taken_over() && self.unknown_outcome == UnknownOutcome::DeadLetter {
-            return Err(unknown("the process that called died before it had the answer"));
+            return Err(unknown("whoever called ended before it had the answer"));
         }
         let headers = self.headers_of(&message);
         let (kind, id) = (message.kind().to_owned(), message.id().clone());
@@ -81,7 +88,7 @@ impl HttpCall {
 
     fn headers_of<T>(&self, message: &Message<T>) -> HeaderMap {
         let mut headers = self.headers.clone();
-        let key = key(&self.consumer, message.id());
+        let key = key(&self.consumer, message.id(), self.key_of);
         headers.insert(IDEMPOTENCY_KEY, HeaderValue::from_str(&key).unwrap_or(HeaderValue::from_static("")));
         if let Ok(kind) = HeaderValue::from_str(message.kind()) {
             headers.insert(MESSAGE_TYPE, kind);
@@ -98,7 +105,7 @@ impl HttpCall {
     async fn refused(&self, response: Response) -> Failure {
         let (status, wait) = (response.status().as_u16(), retry_after(response.headers()));
         let mut text = format!("the service answered {}", response.status());
-        let said = first_bytes(response).await;
+        let said = self.without_secrets(first_bytes(response).await);
         if !said.is_empty() {
             let _ = write!(text, ": {said}");
         }
@@ -106,6 +113,11 @@ impl HttpCall {
             return Failure::Retry(Fault::new(Code::CallFailed, text).not_before(wait));
         }
         Failure::Reject(Fault::new(Code::CallRefused, text))
+    }
+
+    /// An answer that repeats what was asked, as some do, must not tell what is in the configuration.
+    fn without_secrets(&self, said: String) -> String {
+        self.secrets.iter().fold(said, |said, secret| said.replace(secret, "***"))
     }
 
     fn is_retried(&self, status: u16) -> bool {
@@ -143,16 +155,38 @@ fn unknown(why: &str) -> Failure {
     Failure::Reject(Fault::new(Code::CallUnknown, text))
 }
 
-/// The message's id as a string of a structured header field. What such a string cannot hold is stood for by a hash.
-fn key(consumer: &ConsumerName, id: &MessageId) -> String {
-    let id = id.as_str();
-    if id.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ') {
-        return format!("\"{}\"", id.replace('\\', "\\\\").replace('"', "\\\""));
+/// The message's id as a string of a structured header field, behind the consumer's name if so configured. What such
+/// a string cannot hold, or what is too long for a key, is stood for by a hash.
+fn key(consumer: &ConsumerName, id: &MessageId, of: KeyOf) -> String {
+    let key = match of {
+        KeyOf::Id => id.as_str().to_owned(),
+        KeyOf::ConsumerId => format!("{consumer}:{id}"),
+    };
+    let fits = key.len() <= 255 && key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+    if fits {
+        return format!("\"{}\"", key.replace('\\', "\\\\").replace('"', "\\\""));
     }
-    match MessageId::new(id) {
-        Ok(id) => format!("\"{}\"", idempotency_key(consumer, &id, "http")),
-        Err(_) => String::new(), // never: it was one a moment ago
-    }
+    format!("\"{}\"", idempotency_key(consumer, id, "http"))
+}
+
+/// What is secret of a call, or may be: the values of its headers, each word of them, and of its URL all but the origin.
+fn secrets(http: &Http) -> Vec<String> {
+    let values = http.headers.values().flat_map(|value| {
+        let value = value.expose();
+        std::iter::once(value).chain(value.split_whitespace())
+    });
+    let url = http.url.expose().split_once("://").map_or("", |(_, rest)| rest);
+    let (authority, path) = url.split_at(url.find(['/', '?']).unwrap_or(url.len()));
+    let user = authority.rsplit_once('@').map_or("", |(user, _)| user);
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    let of_query = query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value);
+    let of_url = user.split(':').chain(path.split('/')).chain(of_query);
+    let mut secrets: Vec<String> = values.chain([path, query]).chain(of_url).map(str::to_owned).collect();
+    secrets.retain(|secret| secret.len() >= SECRET);
+    // The longest first, so that none is left in part.
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    secrets.dedup();
+    secrets
 }
 
 fn method(method: handler::Method) -> Method {
@@ -230,6 +264,8 @@ fn retry_after(headers: &HeaderMap) -> Duration {
     };
     let wait = match value.trim().parse() {
         Ok(seconds) => Duration::from_secs(seconds),
+        // Digits that are no number are more seconds than anybody waits.
+        Err(_) if is_number(value.trim()) => LONGEST_WAIT,
         Err(_) => httpdate::parse_http_date(value.trim())
             .ok()
             .and_then(|date| date.duration_since(SystemTime::now()).ok())
@@ -238,12 +274,16 @@ fn retry_after(headers: &HeaderMap) -> Duration {
     wait.min(LONGEST_WAIT)
 }
 
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn key_of(id: &str) -> String {
-        key(&ConsumerName::new("mails").unwrap(), &MessageId::new(id).unwrap())
+        key(&ConsumerName::new("mails").unwrap(), &MessageId::new(id).unwrap(), KeyOf::Id)
     }
 
     #[test]
@@ -259,7 +299,17 @@ mod tests {
         assert_eq!(one.len(), 38);
         assert_ne!(one, other);
         assert_eq!(one, key_of("abć"));
-        assert_ne!(one, key(&ConsumerName::new("sms").unwrap(), &MessageId::new("abć").unwrap()));
+        assert_ne!(one, key(&ConsumerName::new("sms").unwrap(), &MessageId::new("abć").unwrap(), KeyOf::Id));
+    }
+
+    #[test]
+    fn two_consumers_can_have_keys_of_their_own() {
+        let key_for = |consumer: &str, id: &str| {
+            key(&ConsumerName::new(consumer).unwrap(), &MessageId::new(id).unwrap(), KeyOf::ConsumerId)
+        };
+        assert_eq!(key_for("mails", "m1"), r#""mails:m1""#);
+        assert_eq!(key_for("mails", &"x".repeat(255)).len(), 38, "too long for a key");
+        assert_ne!(key_for("mails", &"x".repeat(255)), key_for("bills", &"x".repeat(255)));
     }
 
     #[test]
@@ -271,7 +321,8 @@ mod tests {
         };
         assert_eq!(wait("90"), Duration::from_secs(90));
         assert_eq!(wait("99999999999"), LONGEST_WAIT);
-        for nothing in ["", "soon", "-5", "Wed, 21 Oct 2015 07:28:00 GMT", "99999999999999999999999"] {
+        assert_eq!(wait("99999999999999999999999"), LONGEST_WAIT);
+        for nothing in ["", "soon", "-5", "Wed, 21 Oct 2015 07:28:00 GMT"] {
             assert_eq!(wait(nothing), Duration::ZERO, "{nothing}");
         }
         let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));

@@ -111,9 +111,19 @@ async fn answer(
 ) -> Response {
     let key = headers["idempotency-key"].to_str().expect("ASCII").to_owned();
     let before = service.keys().get(&key).copied().unwrap_or(0);
-    service.asked.lock().expect("nobody panicked").push(Asked { path: how.clone(), key, headers, body });
+    service.asked.lock().expect("nobody panicked").push(Asked {
+        path: how.clone(),
+        key,
+        headers: headers.clone(),
+        body,
+    });
     match how.as_str() {
         "ok" => StatusCode::NO_CONTENT.into_response(),
+        "tell" => (
+            StatusCode::BAD_REQUEST,
+            format!("Cannot POST /tell as {}", headers["authorization"].to_str().unwrap_or("")),
+        )
+            .into_response(),
         "refuse" => (StatusCode::UNPROCESSABLE_ENTITY, "no such\n\taddress").into_response(),
         "fail-once" if before == 0 => StatusCode::SERVICE_UNAVAILABLE.into_response(),
         "ask-to-wait" if before == 0 => {
@@ -231,6 +241,39 @@ async fn a_refusal_is_set_aside_with_the_answers_first_bytes() {
     assert_eq!(reason, "HX0045");
     assert!(error.contains("422 Unprocessable Entity: no such address"), "{error}");
     assert_eq!(service.asked().len(), 1, "it is not tried again");
+}
+
+#[tokio::test]
+async fn an_answer_that_repeats_a_secret_does_not_tell_it() {
+    let service = Service::start().await;
+    let text = config(&service, "tell?token=hunter22", "");
+    let folder = Folder::with(&[]);
+    let folder = fill(folder, &text.replace("${file:token}", "hunter22"), &["m1"]).await;
+    let ended = run(&folder).await;
+    assert_eq!(ended.json(0)[0]["dead"], 1);
+    let (_, error) = letter(&folder).await;
+    assert!(error.contains("Cannot POST") && error.contains("***"), "{error}");
+    assert!(!error.contains("hunter22") && !ended.to_string().contains("hunter22"), "{error}\n{ended}");
+}
+
+#[tokio::test]
+async fn two_consumers_that_call_one_service_need_keys_of_their_own() {
+    let service = Service::start().await;
+    let one = config(&service, "ok", "");
+    let other = one[one.find("[consumers.mails]").expect("it is there")..]
+        .replace("consumers.mails", "consumers.bills");
+    let other = other.replace("queue = \"mails\"", "queue = \"bills\"");
+    let folder = mails(&one, &["m1"]).await;
+    folder.write("hapax.toml", &format!("{one}\n{other}"));
+    let ended = folder.run("run @hapax.toml --check").await;
+    ended.exit(2);
+    assert!(ended.stderr().contains("consumer-id"), "{ended}");
+
+    folder.write("hapax.toml", &format!("{one}\n{other}\nidempotency_key = \"consumer-id\"\n"));
+    folder.run("send @lines.jsonl --queue bills -c @hapax.toml").await.exit(0);
+    assert_eq!(run(&folder).await.json(0)[0]["handled"], 2);
+    let keys: Vec<String> = service.keys().into_keys().collect();
+    assert_eq!(keys, ["\"bills:m1\"", "\"m1\""]);
 }
 
 #[tokio::test]
@@ -392,6 +435,9 @@ async fn a_call_needs_the_eager_strategy_a_lease_and_time() {
         ("lease = \"2s\"\n", "lease = \"0s\"\n", "no shorter than 1ms"),
         ("timeout = \"500ms\"", "timeout = \"11s\"", "the whole message only"),
         ("\"X-Shop\" = \"one\"", "\"idempotency-key\" = \"x\"", "Hapax sets itself"),
+        ("timeout = \"500ms\"", "retry_on = [\"200\"]", "from 300 on"),
+        ("timeout = \"500ms\"", "retry_on = [\"2xx\"]", "from 300 on"),
+        ("\"X-Shop\" = \"one\"", "\"Hapax-Message-Type\" = \"x\"", "Hapax sets itself"),
         ("\"X-Shop\" = \"one\"", "\"X Shop\" = \"x\"", "is no name of a header"),
         ("\"X-Shop\" = \"one\"", "\"X-Shop\" = \"a\\nb\"", "holds what a header"),
         ("timeout = \"500ms\"", "tls = { ca = \"token\" }", "certificate"),

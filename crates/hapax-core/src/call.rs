@@ -51,6 +51,9 @@ pub enum CallState {
         fence: Fence,
         /// It was begun before and has no result: the other side may know of it.
         begun_before: bool,
+        /// What the other side tells copies of it by: the key it was first begun with, also if the consumer has
+        /// been renamed since.
+        key: String,
     },
     /// It was made, with this result.
     Finished(Bytes),
@@ -70,6 +73,8 @@ pub enum CallState {
 pub struct CallRow {
     /// Which of the message's calls.
     pub label: String,
+    /// The key under which it is made, each time.
+    pub key: String,
     /// What was asked, exactly.
     pub request: Bytes,
     /// What came back; none while it is unknown.

@@ -112,6 +112,7 @@ codes! {
     WebhookMalformed = "HX0092", "A header of the webhook is missing or malformed";
     EventIdMissing = "HX0093", "The webhook's event has no usable id";
     TransactionMisplaced = "HX0094", "The request's transaction is not where it belongs";
+    AnswerTooLarge = "HX0095", "The answer is too large to be kept, and everything was rolled back";
 }
 
 impl fmt::Display for Code {

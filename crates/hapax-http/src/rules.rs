@@ -36,7 +36,8 @@ pub enum UnknownLength {
 /// What is done with an answer that is larger than may be kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LargeAnswer {
-    /// The client gets a problem (500, `HX0088`). In the mode *transactional* all is rolled back. The default.
+    /// The client gets a problem (500). In the mode *transactional* all is rolled back (`HX0095`); in the mode
+    /// *recorded* the record stays without the answer (`HX0088`). The default.
     #[default]
     Refuse,
     /// The first client gets it; the request stays on record without it, so that a retry has no effect, and

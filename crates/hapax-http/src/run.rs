@@ -213,5 +213,5 @@ pub(crate) fn not_on_record() -> Problem {
 /// The answer is too large, and therefore all was rolled back.
 pub(crate) fn too_large() -> Problem {
     let detail = "the answer is larger than may be kept; all was rolled back, and the key can be used again";
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::AnswerNotKept, detail)
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, Code::AnswerTooLarge, detail)
 }

@@ -58,7 +58,7 @@ impl MongoStore {
         let holder = ObjectId::new();
         let row = self.tables().calls.find_one_and_update(of_call(call), begin(call, holder)).upsert(true);
         let asked = doc! {
-            "request": 1, "result": 1, "fence": 1, "holder": 1, "lease_until": 1, "key_valid_until": 1, "now": now(),
+            "request": 1, "key": 1, "result": 1, "fence": 1, "holder": 1, "lease_until": 1, "key_valid_until": 1, "now": now(),
         };
         let row = row.return_document(ReturnDocument::After).projection(asked).await?.unwrap_or_default();
         Ok(state(call, &row, holder))
@@ -91,6 +91,7 @@ fn begin(call: &CallRequest<'_>, holder: ObjectId) -> Vec<Document> {
         doc! { "$set": { "is_free": { "$or": [is_new, has_ended] } } },
         doc! { "$set": {
             "request": once("request", request),
+            "key": once("key", call.idempotency_key().into()),
             "made": once("made", "$$CLUSTER_TIME".into()),
             "started_at": once("started_at", now()),
             "key_valid_until": once("key_valid_until", after(call.key_valid_for)),
@@ -106,7 +107,8 @@ fn begin(call: &CallRequest<'_>, holder: ObjectId) -> Vec<Document> {
 fn state(call: &CallRequest<'_>, row: &Document, holder: ObjectId) -> Result<CallState> {
     if row.get_object_id("holder") == Ok(holder) {
         let fence = int(row, "fence")?;
-        return Ok(CallState::Ours { fence: Fence(fence), begun_before: fence > 0 });
+        let key = text(row, "key")?.to_owned();
+        return Ok(CallState::Ours { fence: Fence(fence), begun_before: fence > 0, key });
     }
     if bytes(row, "request")? != call.request {
         return Ok(CallState::OtherRequest);
@@ -136,6 +138,7 @@ fn call_row(row: &Document) -> Result<CallRow> {
     let id = row.get_document("_id").map_err(|_| spoilt("a call has no key"))?;
     Ok(CallRow {
         label: text(id, "label")?.to_owned(),
+        key: text(row, "key")?.to_owned(),
         request: bytes(row, "request")?.into(),
         result: maybe_bytes(row, "result").map(Into::into),
         started_at: time("started_at")?,

@@ -46,10 +46,12 @@ impl<D: Dialect> SqlStore<D> {
     async fn call_state(&self, held: &mut Held<D>, call: &CallRequest<'_>) -> Result<CallState, sqlx::Error> {
         let mut bound = of_call(call);
         bound.extend(values![Some(call.request), micros(call.lease), micros(call.key_valid_for)]);
+        bound.push(call.idempotency_key().into());
         let begun = held.fetch(&self.sql().begin_call, bound).await?;
         if let Some(row) = begun.first() {
             let fence = int::<D>(row, 0)?;
-            return Ok(CallState::Ours { fence: Fence(fence), begun_before: fence > 0 });
+            let key = text::<D>(row, 1)?;
+            return Ok(CallState::Ours { fence: Fence(fence), begun_before: fence > 0, key });
         }
         let rows = held.fetch(&self.sql().call, of_call(call)).await?;
         let Some(row) = rows.first() else { return Ok(CallState::Running { ends_in: Duration::ZERO }) };
@@ -90,6 +92,7 @@ fn call_row<D: Dialect>(row: &D::Row) -> Result<CallRow, sqlx::Error> {
     let maybe_time = |column| Ok::<_, sqlx::Error>(D::int(row, column)?.map(Timestamp::from_micros));
     Ok(CallRow {
         label: text::<D>(row, 0)?,
+        key: text::<D>(row, 7)?,
         request: D::bytes(row, 1)?.into(),
         result: D::maybe_bytes(row, 2)?.map(Bytes::from),
         started_at: Timestamp::from_micros(int::<D>(row, 3)?),

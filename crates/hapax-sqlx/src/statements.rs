@@ -319,21 +319,21 @@ statements! {
                            (SELECT 1 FROM {inbox} i WHERE i.consumer = $1 AND i.id = {starts}.id AND i.state = 0)";
 
     // calls
-    begin_call = "INSERT INTO {calls} AS c (consumer, id, label, request, lease_until, key_valid_until, started_at)
-                  SELECT $1, $2, $3, $4, {now} + $5, {now} + $6, {now}
+    begin_call = "INSERT INTO {calls} AS c (consumer, id, label, request, lease_until, key_valid_until, key, started_at)
+                  SELECT $1, $2, $3, $4, {now} + $5, {now} + $6, $7, {now}
                   WHERE NOT EXISTS (SELECT 1 FROM {calls} c
                                     WHERE c.consumer = $1 AND c.id = $2 AND c.label = $3 AND c.finished_at IS NOT NULL)
                   ON CONFLICT (consumer, id, label) DO UPDATE SET fence = c.fence + 1, lease_until = excluded.lease_until
                   WHERE c.finished_at IS NULL AND c.request = excluded.request
                     AND c.lease_until <= {at} AND c.key_valid_until > {at}
-                  RETURNING fence";
+                  RETURNING fence, key";
     call = "SELECT request, result, lease_until - {now}, key_valid_until - {now} FROM {calls}
             WHERE consumer = $1 AND id = $2 AND label = $3";
     renew_call = "UPDATE {calls} SET lease_until = {now} + $5
                   WHERE consumer = $1 AND id = $2 AND label = $3 AND fence = $4 AND finished_at IS NULL";
     end_call = "UPDATE {calls} SET lease_until = NULL, finished_at = {now}, result = $5
                 WHERE consumer = $1 AND id = $2 AND label = $3 AND fence = $4 AND finished_at IS NULL";
-    calls = "SELECT label, request, result, started_at, finished_at, lease_until, key_valid_until FROM {calls}
+    calls = "SELECT label, request, result, started_at, finished_at, lease_until, key_valid_until, key FROM {calls}
              WHERE consumer = $1 AND id = $2 ORDER BY started_at, label";
     forget_calls = "DELETE FROM {calls} WHERE consumer = $1 AND id {in_texts $2}";
 

@@ -132,7 +132,8 @@ impl fmt::Display for IdempotencyKey {
 
 impl<S: CallRecords> MessageCalls<'_, S> {
     /// The key of a call. It depends on consumer, message and label alone, and so is the same for every delivery,
-    /// attempt and restart. Enough by itself where the other side keeps its answers for as long as copies may come.
+    /// attempt and restart. (A consumer that is renamed has other keys; [`run`](Self::run) keeps to the one that a call
+    /// was first made with.) Enough by itself where the other side keeps its answers for as long as copies may come.
     pub fn idempotency_key(&self, label: &str) -> IdempotencyKey {
         IdempotencyKey(idempotency_key(&self.calls.consumer, &self.id, label))
     }
@@ -163,13 +164,13 @@ impl<S: CallRecords> MessageCalls<'_, S> {
             lease: self.calls.lease,
             key_valid_for: self.calls.key_valid_for,
         };
-        let fence = match self.begin(&recorded).await? {
-            Begun::Ours(fence) => fence,
+        let (fence, key) = match self.begin(&recorded).await? {
+            Begun::Ours(fence, key) => (fence, IdempotencyKey(key)),
             Begun::Answered(answer) => return read(&answer),
         };
         crash_point!("call-begun");
         let renew = async || self.calls.store.renew_call(&recorded, fence).await.map(drop);
-        let called = under_lease(self.calls.lease, renew, call(self.idempotency_key(label))).await;
+        let called = under_lease(self.calls.lease, renew, call(key)).await;
         crash_point!("call-made");
         let answer = match called {
             Ok(answer) => answer,
@@ -186,12 +187,12 @@ impl<S: CallRecords> MessageCalls<'_, S> {
 
     async fn begin(&self, call: &CallRequest<'_>) -> Result<Begun> {
         match self.calls.store.begin_call(call).await? {
-            CallState::Ours { fence, begun_before } => {
+            CallState::Ours { fence, begun_before, key } => {
                 if begun_before {
                     warn!(consumer = %call.consumer, message_id = %call.id, label = call.label,
                         "a call whose end is unknown is made again under its key");
                 }
-                Ok(Begun::Ours(fence))
+                Ok(Begun::Ours(fence, key))
             }
             CallState::Finished(answer) => Ok(Begun::Answered(answer.to_vec())),
             CallState::OtherRequest => Err(differs(call)),
@@ -212,7 +213,7 @@ impl<S: CallRecords> MessageCalls<'_, S> {
     async fn answer_of_another<A: DeserializeOwned>(&self, call: &CallRequest<'_>) -> Result<A> {
         match self.begin(call).await? {
             Begun::Answered(answer) => read(&answer),
-            Begun::Ours(fence) => {
+            Begun::Ours(fence, _) => {
                 self.release(call, fence).await;
                 Err(Failure::Defer(Duration::ZERO))
             }
@@ -221,7 +222,7 @@ impl<S: CallRecords> MessageCalls<'_, S> {
 }
 
 enum Begun {
-    Ours(Fence),
+    Ours(Fence, String),
     Answered(Vec<u8>),
 }
 

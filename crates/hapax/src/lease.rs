@@ -38,12 +38,17 @@ where
     }
 }
 
-/// Refuses a lease that has ended when it begins.
+/// A database's clock must be able to hold its end.
+const LONGEST: Duration = Duration::from_hours(24 * 365);
+
+/// Refuses a lease that has ended when it begins, or never does.
 pub(crate) fn check_lease(lease: Duration) -> Result<(), Error> {
-    if !lease.is_zero() {
+    let context = if lease.is_zero() {
+        "a lease of zero has ended before its work begins: give one that outlasts a pause of the process, such as 30 s"
+    } else if lease > LONGEST {
+        "a lease of more than a year does not end: give one that outlasts a pause of the process, such as 30 s"
+    } else {
         return Ok(());
-    }
-    let context = "a lease of zero has ended before its work begins: give one that outlasts a pause of the process, \
-                   such as 30 s";
+    };
     Err(Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context))
 }

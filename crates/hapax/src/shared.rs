@@ -88,6 +88,14 @@ impl Batch {
     }
 }
 
+impl Batch {
+    /// The same under the eager strategy: each worker its message, and one waiting for it. After a crash all of them
+    /// are suspects and run alone, and a call may take its time.
+    pub fn in_flight_eager(workers: usize) -> usize {
+        workers.saturating_mul(2)
+    }
+}
+
 /// How a consumer behaves.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -137,6 +145,9 @@ impl Settings {
 
     /// The most deliveries in hand at a time.
     pub(crate) fn in_flight(&self) -> usize {
+        if self.lease().is_some() {
+            return Batch::in_flight_eager(self.concurrency);
+        }
         self.batch.in_flight(self.concurrency)
     }
 }

@@ -237,6 +237,8 @@ async fn case_23_a_lease_of_zero_is_refused_where_it_is_configured() {
     let consumer = ground.consumer().strategy(Strategy::Eager { lease: Duration::ZERO });
     let error = consumer.run().await.unwrap_err();
     assert_eq!((error.kind(), error.code()), (ErrorKind::Setup, Code::ConfigWrongValue), "{error}");
+    let consumer = ground.consumer().strategy(Strategy::Eager { lease: Duration::MAX });
+    assert_eq!(consumer.run().await.unwrap_err().code(), Code::ConfigWrongValue, "it would never end");
     let calls = Calls::new("orders", ground.store.clone()).unwrap();
     assert_eq!(calls.lease(Duration::ZERO).unwrap_err().code(), Code::ConfigWrongValue);
     let wrapped = Idempotent::wrap(async |(): ()| -> hapax::Result { Ok(()) }).eager(Duration::ZERO);

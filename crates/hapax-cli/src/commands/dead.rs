@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::inbox::{consumer, message_id};
 use crate::args::{Dead, DeadList, DeadShow, Discard, Redrive, Which};
 use crate::open::{self, with_store};
-use crate::out::say;
+use crate::out::{one_line, say};
 use crate::plan::confirm;
 use crate::progress;
 use crate::trouble::{FINDINGS, Trouble};
@@ -72,14 +72,14 @@ async fn list(args: &DeadList, store: &impl ConsumerStore) -> Result<ExitCode, T
         if args.json {
             say!("{}", letter_json(letter));
         } else {
-            let id = letter.id.as_ref().map_or("(no id)", MessageId::as_str);
+            let id = one_line(letter.id.as_ref().map_or("(no id)", MessageId::as_str));
             say!(
                 "{}  {}  {}  {}  {id}  {}",
                 letter.number,
                 letter.died_at,
                 letter.consumer,
                 letter.reason,
-                letter.error
+                one_line(&letter.error)
             );
         }
     }
@@ -131,8 +131,8 @@ async fn show(args: &DeadShow, store: &impl ConsumerStore) -> Result<ExitCode, T
     }
     say!("number    {}", letter.number);
     say!("consumer  {}", letter.consumer);
-    say!("id        {}", letter.id.as_ref().map_or("(none)", MessageId::as_str));
-    say!("type      {}", letter.kind);
+    say!("id        {}", one_line(letter.id.as_ref().map_or("(none)", MessageId::as_str)));
+    say!("type      {}", one_line(&letter.kind));
     say!("reason    {} {}", letter.reason, summary_of(&letter.reason));
     say!("error     {}", letter.error);
     say!("failures  {}, crashes {}", letter.failures, letter.crashes);

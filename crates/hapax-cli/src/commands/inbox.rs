@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use hapax::{
     CallRecords, CallRow, Code, ConsumerName, ConsumerStore, DeadFilter, InboxRow, Janitor, Keep, MessageId,
-    idempotency_key,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -123,10 +122,10 @@ fn row_text(consumer: &ConsumerName, row: &InboxRow) -> String {
     )
 }
 
-fn call_json(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> Value {
+fn call_json(call: &CallRow) -> Value {
     json!({
         "label": call.label,
-        "key": idempotency_key(consumer, id, &call.label),
+        "key": call.key,
         "request": String::from_utf8_lossy(&call.request),
         "result": call.result.as_deref().map(String::from_utf8_lossy),
         "started_at": call.started_at.to_string(),
@@ -136,14 +135,17 @@ fn call_json(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> Value {
     })
 }
 
-fn call_text(consumer: &ConsumerName, id: &MessageId, call: &CallRow) -> String {
-    let key = idempotency_key(consumer, id, &call.label);
-    let head = format!("call `{}` under key {key}, first made at {}", call.label, call.started_at);
+fn call_text(call: &CallRow) -> String {
+    let request = String::from_utf8_lossy(&call.request);
+    let head = format!(
+        "call `{}` under key {}, first made at {}: {request}\n   ",
+        call.label, call.key, call.started_at
+    );
     match (&call.result, call.finished_at) {
         (Some(result), Some(at)) => {
-            format!("{head}: answered at {at} with {}", String::from_utf8_lossy(result))
+            format!("{head} answered at {at} with {}", String::from_utf8_lossy(result))
         }
-        _ => format!("{head}: no answer is recorded; it may be repeated until {}", call.key_valid_until),
+        _ => format!("{head} no answer is recorded; it may be repeated until {}", call.key_valid_until),
     }
 }
 
@@ -187,7 +189,7 @@ async fn why(
                     })),
                     "dead": dead.iter().map(super::dead::letter_json).collect::<Vec<_>>(),
                     "starts": starts,
-                    "calls": calls.iter().map(|call| call_json(&consumer, &id, call)).collect::<Vec<_>>(),
+                    "calls": calls.iter().map(call_json).collect::<Vec<_>>(),
                 })
             );
             continue;
@@ -207,7 +209,7 @@ async fn why(
             say!("  dead letter {}: {} {}", letter.number, letter.reason, letter.error);
         }
         for call in &calls {
-            say!("  {}", call_text(&consumer, &id, call));
+            say!("  {}", call_text(call));
         }
         if starts > 0 {
             say!("  {starts} starts are recorded: the process ended while it ran alone, or it runs now");

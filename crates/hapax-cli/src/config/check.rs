@@ -1,10 +1,12 @@
 //! What must fit together across a configuration, once every value in it is right by itself.
 
+use std::collections::BTreeMap;
+
 use super::Config;
 use super::broker::BrokerKind;
 use super::consumer::Consumer;
 use super::field::TypeOf;
-use super::handler::Handler;
+use super::handler::{Handler, KeyOf};
 use super::nearest::suggestion;
 use super::parameter::Parameter;
 use super::policy::{Order, Strategy};
@@ -16,6 +18,7 @@ use hapax::Code;
 /// Everything that does not fit together.
 pub(super) fn check(config: &Config) -> Vec<Problem> {
     let mut problems = Vec::new();
+    problems.extend(shared_services(config));
     for consumer in config.consumers.values() {
         problems.extend(broker(config, consumer));
         problems.extend(lines(consumer));
@@ -161,6 +164,27 @@ fn work(handler: &Handler) -> Option<Problem> {
     }
 }
 
+/// Two consumers of one message are two effects. A service that both call must be able to tell them apart.
+fn shared_services(config: &Config) -> Vec<Problem> {
+    let mut known: BTreeMap<String, &str> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for consumer in config.consumers.values() {
+        let calls = consumer.on.values().filter_map(|handler| handler.http.as_ref());
+        for http in calls.filter(|http| http.idempotency_key == KeyOf::Id) {
+            let name = consumer.name.value.as_str();
+            let first = *known.entry(http.origin()).or_insert(name);
+            if first != name {
+                let message = format!(
+                    "`{first}` calls this service, too, and with the same Idempotency-Key for the same message"
+                );
+                let cure = "Add `idempotency_key = \"consumer-id\"` to one of the two calls.";
+                problems.push(wrong(http.place, message, cure));
+            }
+        }
+    }
+    problems
+}
+
 /// A call is made outside the transaction, so its message is on record before it; and its own time limit is the one
 /// that counts, since the message's would leave open what became of it.
 fn call(consumer: &Consumer, handler: &Handler) -> Option<Problem> {
@@ -232,12 +256,13 @@ fn foreign_placeholders(config: &Config, handler: &Handler) -> Vec<Problem> {
 
 fn small_prefetch(consumer: &Consumer) -> Option<Problem> {
     let Source::Queue { prefetch: Some(prefetch), .. } = &consumer.source else { return None };
-    let in_flight = consumer.policy.concurrency.value.saturating_mul(consumer.policy.batch.max);
+    let batch = if consumer.policy.strategy.value == Strategy::Eager { 1 } else { consumer.policy.batch.max };
+    let in_flight = consumer.policy.concurrency.value.saturating_mul(batch);
     (u32::from(prefetch.value) < in_flight).then(|| {
         let message = format!("a prefetch of {} leaves workers waiting", prefetch.value);
         let help = format!(
             "{} workers with batches of {} hold {in_flight} messages: raise `prefetch`, or lower the others.",
-            consumer.policy.concurrency.value, consumer.policy.batch.max
+            consumer.policy.concurrency.value, batch
         );
         Problem::new(Code::ConfigWrongValue, prefetch.place, message).help(help)
     })

@@ -132,6 +132,22 @@ pub(crate) struct Http {
     pub unknown_outcome: UnknownOutcome,
     /// Instead of the system's certificate authorities.
     pub tls: Option<Tls>,
+    /// What the service tells copies by.
+    pub idempotency_key: KeyOf,
+}
+
+/// What a service is to tell copies of a call by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KeyOf {
+    /// The message's id.
+    #[default]
+    Id,
+    /// The consumer's name and the message's id, where several consumers call one service.
+    ConsumerId,
+}
+
+impl Choice for KeyOf {
+    const CHOICES: &'static [(&'static str, Self)] = &[("id", Self::Id), ("consumer-id", Self::ConsumerId)];
 }
 
 /// An HTTP method that may have an effect.
@@ -189,8 +205,8 @@ impl RetryOn {
             "timeout" => Some(Self::Timeout),
             "connect" => Some(Self::Connect),
             _ => match text.strip_suffix("xx") {
-                Some(class) => number(class, 1..6).map(Self::Class),
-                None => number(text, 100..600).map(Self::Status),
+                Some(class) => number(class, 3..6).map(Self::Class),
+                None => number(text, 300..600).map(Self::Status),
             },
         }
     }
@@ -386,6 +402,15 @@ impl Body {
 }
 
 impl Http {
+    /// Scheme, host and port, as they are written.
+    pub(crate) fn origin(&self) -> String {
+        let url = self.url.expose();
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        let host = authority.rsplit('@').next().unwrap_or_default();
+        format!("{scheme}://{host}").to_ascii_lowercase()
+    }
+
     fn read(value: &Value<'_>) -> Option<Self> {
         value.table(|table| {
             let method = table.or("method", Method::default(), Value::choice);
@@ -398,7 +423,18 @@ impl Http {
             let retry_on = table.or("retry_on", RetryOn::DEFAULT.to_vec(), |value| value.list(read_retry_on));
             let unknown_outcome = table.or("unknown_outcome", UnknownOutcome::default(), Value::choice);
             let tls = table.optional("tls", |value| value.table(Tls::read));
-            Some(Self { method, url: url?, headers, body, timeout, retry_on, unknown_outcome, tls })
+            let idempotency_key = table.or("idempotency_key", KeyOf::default(), Value::choice);
+            Some(Self {
+                method,
+                url: url?,
+                headers,
+                body,
+                timeout,
+                retry_on,
+                unknown_outcome,
+                tls,
+                idempotency_key,
+            })
         })
     }
 }
@@ -414,9 +450,16 @@ fn read_url(value: &Value<'_>) -> Option<SecretUrl> {
 
 /// The key is the message's, and the length the body's.
 fn read_header(name: &str, value: &Value<'_>) -> Option<Secret> {
-    let is_ours = ["idempotency-key", "content-length", "host", "transfer-encoding", "connection"]
-        .iter()
-        .any(|ours| name.eq_ignore_ascii_case(ours));
+    let is_ours = [
+        "idempotency-key",
+        "hapax-message-type",
+        "content-length",
+        "host",
+        "transfer-encoding",
+        "connection",
+    ]
+    .iter()
+    .any(|ours| name.eq_ignore_ascii_case(ours));
     if is_ours {
         value.wrong_key("is a header that Hapax sets itself", "Remove it.");
         return None;
@@ -438,7 +481,7 @@ fn read_retry_on(value: &Value<'_>) -> Option<RetryOn> {
     let text = value.text()?;
     let outcome = RetryOn::parse(&text.value);
     if outcome.is_none() {
-        let cure = "Write a status (`429`), a class of statuses (`5xx`), `timeout` or `connect`.";
+        let cure = "Write a status from 300 on (`429`), a class of them (`5xx`), `timeout` or `connect`.";
         value.wrong(format!("is no outcome of a call: `{}`", text.written), cure);
     }
     outcome
@@ -459,7 +502,7 @@ mod tests {
     fn outcomes_are_statuses_classes_and_two_words() {
         assert_eq!(RetryOn::parse("429"), Some(RetryOn::Status(429)));
         assert_eq!(RetryOn::parse("5xx"), Some(RetryOn::Class(5)));
-        for refused in ["", "xx", "6xx", "99", "600", "-1", "time"] {
+        for refused in ["", "xx", "6xx", "2xx", "99", "200", "600", "-1", "time"] {
             assert_eq!(RetryOn::parse(refused), None, "{refused}");
         }
     }

@@ -79,7 +79,7 @@ impl fmt::Debug for SecretUrl {
 /// It would rather blank too much than too little. What is only named (`${PASSWORD}`) stays readable.
 pub(super) fn blank_out(text: &str) -> String {
     let mut blanked = text.to_owned();
-    for range in url_passwords(text).into_iter().chain(assigned_secrets(text)) {
+    for range in url_passwords(text).into_iter().chain(assigned_secrets(text)).chain(headers(text)) {
         let hidden = text[range.clone()].bytes().map(|byte| if byte == b'\n' { '\n' } else { '*' });
         let hidden: String = hidden.collect();
         blanked.replace_range(range, &hidden);
@@ -134,6 +134,56 @@ fn assigned_secrets(text: &str) -> Vec<Range<usize>> {
         }
     }
     found.retain(|range| !is_only_a_name(&text[range.clone()]));
+    found
+}
+
+/// Everything in quotes that is given as a header, whatever the header is called: `headers = { X-Any = "HERE" }`, and
+/// the lines below `[….headers]`.
+fn headers(text: &str) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    for (position, word) in text.match_indices("headers") {
+        let after = position + word.len();
+        let rest = text[after..].trim_start_matches(['"', '\'', ' ', '\t']);
+        let start = text.len() - rest.len();
+        let end = match rest.chars().next() {
+            // A table of its own reaches to the next one.
+            Some(']') => text[start..].find("\n[").map_or(text.len(), |end| start + end),
+            Some('=') => start + end_of_value(&text[start..]),
+            // `headers.X-Any = "…"`
+            Some('.') => start + text[start..].find('\n').unwrap_or(rest.len()),
+            _ => continue,
+        };
+        found.extend(quoted_after_equals(text, start..end));
+    }
+    found.retain(|range| !is_only_a_name(&text[range.clone()]));
+    found
+}
+
+/// The end of an assigned value: of its brackets, or of its line. A bracket in quotes only makes it longer.
+fn end_of_value(assignment: &str) -> usize {
+    let value = assignment.trim_start_matches(['=', ' ', '\t']);
+    let closing = match value.chars().next() {
+        Some('{') => "}",
+        Some('[') => "]",
+        _ => "\n",
+    };
+    let last = assignment.find('\n').unwrap_or(assignment.len());
+    let line_end = if closing == "]" { assignment.find("]\n").unwrap_or(last) } else { last };
+    assignment.rfind(closing).filter(|end| *end <= line_end).unwrap_or(line_end)
+}
+
+/// The insides of all quoted texts in a range that are values: what a key is in quotes is not.
+fn quoted_after_equals(text: &str, range: Range<usize>) -> Vec<Range<usize>> {
+    let mut found = Vec::new();
+    let mut from = range.start;
+    while let Some(offset) = text[from..range.end].find(['"', '\'']) {
+        let Some(inside) = quoted_value(text, from + offset) else { break };
+        let is_key = text[inside.end..].trim_start_matches(['"', '\'', ' ', '\t']).starts_with('=');
+        from = (inside.end + 1).min(range.end);
+        if !is_key {
+            found.push(inside);
+        }
+    }
     found
 }
 
@@ -220,6 +270,23 @@ mod tests {
         assert_eq!(blanked.len(), text.len());
         assert!(!blanked.contains("nter2"), "{blanked}");
         assert_eq!(blanked.lines().count(), text.lines().count());
+    }
+
+    #[test]
+    fn every_header_is_blanked_whatever_it_is_called() {
+        for text in [
+            "headers = { X-Auth = \"hunter2\", \"X-Pin\" = 'hunter2' }\nurl = \"https://x\"",
+            "headers = \"X-Auth: hunter2\"\nurl = \"https://x\"",
+            "headers = [\n  \"X-Auth: hunter2\",\n]\nurl = \"https://x\"",
+            "[consumers.a.on.B.http.headers]\nX-Auth = \"hunter2\"\n[store]\nurl = \"https://x\"",
+            "headers.X-Auth = \"hunter2\"\nurl = \"https://x\"",
+            "headers = { X-Auth = \"hunter2",
+        ] {
+            let blanked = blank_out(text);
+            assert!(!blanked.contains("hunter2"), "{blanked}");
+            assert_eq!(blanked.len(), text.len());
+            assert_eq!(blanked.contains("https://x"), text.contains("https://x"), "{blanked}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hapax_core::{BoxError, Envelope, Error, Origin, Outgoing, Publisher};
+use hapax_core::{BoxError, Code, Envelope, Error, Origin, Outgoing, Publisher};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body as HttpBody;
@@ -19,6 +19,9 @@ use crate::body::Body;
 use crate::metrics;
 use crate::problem::{Docs, Problem};
 use crate::service::whole;
+
+/// What AMQP holds of a type.
+const LONGEST_TYPE: usize = 255;
 
 /// A service that verifies webhooks and publishes their events to a queue, each under its id and type. 202
 /// when the publisher has confirmed it, and not before.
@@ -69,6 +72,11 @@ impl<W: Webhook, P: Publisher> WebhookQueue<W, P> {
     async fn take(&self, headers: &HeaderMap, body: Body) -> Result<(), Problem> {
         let body = whole(body, self.limit).await?;
         let event = self.webhook.verify(headers, &body)?;
+        if event.kind.as_ref().is_some_and(|kind| kind.len() > LONGEST_TYPE) {
+            // A broker would refuse it each time, and the sender repeat it each time.
+            let detail = format!("the event's type is longer than {LONGEST_TYPE} bytes");
+            return Err(Problem::new(StatusCode::BAD_REQUEST, Code::WebhookMalformed, detail));
+        }
         let message = Outgoing::to_queue(&*self.queue, envelope(&self.webhook, headers, event));
         self.publish(message).await.map_err(|error| {
             tracing::error!(queue = %self.queue, "a webhook's event was not published: {error}");
@@ -84,7 +92,7 @@ impl<W: Webhook, P: Publisher> WebhookQueue<W, P> {
             Ok(ended) => ended,
             Err(error) => Err(Error::new(
                 hapax_core::ErrorKind::Unknown,
-                hapax_core::Code::NotPublished,
+                Code::NotPublished,
                 "the publisher did not come to an end",
             )
             .because(error)),

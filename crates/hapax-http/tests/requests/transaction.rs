@@ -114,7 +114,7 @@ pub(crate) async fn an_answer_that_is_too_large_rolls_back_or_passes<F: StoreFix
     let large = json!({"n": 25, "padding": 2_000});
     let limit = Told { answer_limit: Some(1_000), ..Told::default() };
     let app = service.told(&limit);
-    assert_eq!(app.pay("k", &large).await.problem(), (500, "HX0088".into()));
+    assert_eq!(app.pay("k", &large).await.problem(), (500, "HX0095".into()));
     assert_eq!(service.effects().await, 0);
 
     let app = service.told(&Told { large_answers: LargeAnswer::Pass, ..limit });

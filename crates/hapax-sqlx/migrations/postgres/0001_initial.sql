@@ -138,6 +138,7 @@ CREATE TABLE hapax.calls (
     consumer        text COLLATE "C" NOT NULL,
     id              text COLLATE "C" NOT NULL,
     label           text COLLATE "C" NOT NULL,
+    key             text             NOT NULL,
     request         bytea            NOT NULL,
     result          bytea,
     fence           bigint           NOT NULL DEFAULT 0,

@@ -115,6 +115,7 @@ CREATE TABLE hapax_calls (
     consumer        TEXT    NOT NULL,
     id              TEXT    NOT NULL,
     label           TEXT    NOT NULL,
+    key             TEXT    NOT NULL,
     request         BLOB    NOT NULL,
     result          BLOB,
     fence           INTEGER NOT NULL DEFAULT 0,

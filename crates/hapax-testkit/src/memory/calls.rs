@@ -73,7 +73,7 @@ impl Database {
         let now = self.now();
         let Some(entry) = self.calls.get_mut(&call_key(call)) else {
             self.calls.insert(call_key(call), self.new_call(call));
-            return CallState::Ours { fence: Fence(0), begun_before: false };
+            return CallState::Ours { fence: Fence(0), begun_before: false, key: call.idempotency_key() };
         };
         let CallEntry { fence, row } = entry;
         if row.request != call.request {
@@ -88,7 +88,7 @@ impl Database {
             _ => {
                 *fence += 1;
                 row.lease_until = Some(now.plus(call.lease));
-                CallState::Ours { fence: Fence(*fence), begun_before: true }
+                CallState::Ours { fence: Fence(*fence), begun_before: true, key: row.key.clone() }
             }
         }
     }
@@ -97,6 +97,7 @@ impl Database {
         let now = self.now();
         let row = CallRow {
             label: call.label.to_owned(),
+            key: call.idempotency_key(),
             request: Bytes::copy_from_slice(call.request),
             result: None,
             started_at: now,

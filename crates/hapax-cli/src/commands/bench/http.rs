@@ -89,7 +89,7 @@ async fn pay_on_pool<D: Arena>(
         D::add(&mut tx, &ground.texts.add, payment).await?;
         tx.commit().await
     };
-    paid.await.map_err(failed)?;
+    paid.await.map_err(|error| failed(&error))?;
     Ok(answer(payment))
 }
 
@@ -99,7 +99,7 @@ async fn pay_in_transaction<D: Arena>(
     body: Bytes,
 ) -> Result<(StatusCode, String), StatusCode> {
     let payment = read(&body)?;
-    D::add(tx.conn(), &ground.texts.add, payment).await.map_err(failed)?;
+    D::add(tx.conn(), &ground.texts.add, payment).await.map_err(|error| failed(&error))?;
     Ok(answer(payment))
 }
 
@@ -111,7 +111,7 @@ fn answer(payment: Payment) -> (StatusCode, String) {
     (StatusCode::CREATED, format!(r#"{{"order_id":{},"amount":{}}}"#, payment.order_id, payment.amount))
 }
 
-fn failed(error: sqlx::Error) -> StatusCode {
+fn failed(error: &sqlx::Error) -> StatusCode {
     tracing::warn!(%error, "a statement of the measurement failed");
     StatusCode::INTERNAL_SERVER_ERROR
 }

@@ -31,7 +31,7 @@ async fn begin(ground: &Ground, call: &CallRequest<'_>) -> CallState {
 
 async fn ours(ground: &Ground, call: &CallRequest<'_>) -> (Fence, bool) {
     match begin(ground, call).await {
-        CallState::Ours { fence, begun_before } => (fence, begun_before),
+        CallState::Ours { fence, begun_before, .. } => (fence, begun_before),
         other => panic!("it is not ours but {other:?}"),
     }
 }

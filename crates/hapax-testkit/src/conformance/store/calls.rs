@@ -159,7 +159,17 @@ pub async fn calls_go_with_the_record_of_their_message<F: StoreFixture>(fixture:
     let renamed = name("renamed");
     orders.deliver(&message("moves")).await;
     orders.store.rename(&orders.consumer, &renamed).await.expect("a rename");
-    assert_eq!(orders.store.calls(&renamed, &id("unknown")).await.expect("the calls").len(), 1);
+    let moved = orders.store.calls(&renamed, &id("unknown")).await.expect("the calls");
+    let unknown = id("unknown");
+    let before = call(&orders, &unknown);
+    assert_eq!(moved[0].key, before.idempotency_key(), "the other side knows it by this key");
+    orders
+        .store
+        .release_call(&CallRequest { consumer: &renamed, ..before }, Fence(0))
+        .await
+        .expect("an answer");
+    let again = made_again_as(&orders, &CallRequest { consumer: &renamed, ..before }).await;
+    assert_eq!(again.1, before.idempotency_key());
 }
 
 fn call<'c, F: StoreFixture>(orders: &'c ByHand<F>, id: &'c MessageId) -> CallRequest<'c> {
@@ -179,17 +189,21 @@ async fn begin<F: StoreFixture>(orders: &ByHand<F>, call: &CallRequest<'_>) -> C
 
 async fn ours<F: StoreFixture>(orders: &ByHand<F>, call: &CallRequest<'_>) -> Fence {
     match begin(orders, call).await {
-        CallState::Ours { fence, begun_before: false } => fence,
+        CallState::Ours { fence, begun_before: false, .. } => fence,
         state => panic!("the call should be new, but: {state:?}"),
     }
 }
 
 /// Begins a call again and again until its lease has ended.
 async fn made_again<F: StoreFixture>(orders: &ByHand<F>, call: &CallRequest<'_>) -> Fence {
+    made_again_as(orders, call).await.0
+}
+
+async fn made_again_as<F: StoreFixture>(orders: &ByHand<F>, call: &CallRequest<'_>) -> (Fence, String) {
     let again = async {
         loop {
             match begin(orders, call).await {
-                CallState::Ours { fence, begun_before: true } => return fence,
+                CallState::Ours { fence, begun_before: true, key } => return (fence, key),
                 CallState::Running { .. } => tokio::time::sleep(Duration::from_millis(5)).await,
                 state => panic!("{state:?}"),
             }
