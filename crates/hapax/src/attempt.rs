@@ -48,7 +48,11 @@ pub(crate) enum Setback {
     /// The database undid it; run it again.
     Conflict,
     /// The commit had no answer; claim again and see.
-    Unknown(Error),
+    Unknown {
+        error: Error,
+        /// How each message would have ended; none if it was not yet known.
+        ends: Vec<End>,
+    },
     /// The store is away.
     Away(Error),
     /// The store is locked.
@@ -61,7 +65,7 @@ impl From<Error> for Setback {
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::Conflict => Self::Conflict,
-            ErrorKind::Unknown => Self::Unknown(error),
+            ErrorKind::Unknown => Self::Unknown { error, ends: Vec::new() },
             ErrorKind::Busy => Self::Locked,
             ErrorKind::Broken | ErrorKind::Statement => Self::Broken(error),
             _ => Self::Away(error),
@@ -115,7 +119,13 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 crash_point!("before-commit");
                 let begun = Instant::now();
                 let span = debug_span!("commit", consumer = %self.consumer, messages = jobs.len());
-                self.store.finish(tx).instrument(span).await?;
+                match self.store.finish(tx).instrument(span).await {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == ErrorKind::Unknown => {
+                        return Err(Setback::Unknown { error, ends });
+                    }
+                    Err(error) => return Err(error.into()),
+                }
                 metrics::committed(&self.consumer, begun.elapsed());
                 crash_point!("after-commit");
                 Ok(ends)

@@ -69,7 +69,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 }
                 match self.carry_out(&segment.jobs[0], &sentence).await {
                     Ok(end) => break end,
-                    Err(Setback::Away(error) | Setback::Unknown(error) | Setback::Broken(error)) => {
+                    Err(Setback::Away(error) | Setback::Unknown { error, .. } | Setback::Broken(error)) => {
                         segment.lost += 1;
                         self.outage.wait_until_back(&self.store, &error, segment.lost, &self.abort).await;
                     }

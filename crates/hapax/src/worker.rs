@@ -223,8 +223,11 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 self.pause(&mut segment).await;
                 push_halves(segment, stack);
             }
-            Setback::Unknown(error) => {
-                segment.jobs.iter_mut().for_each(|job| job.uncertain = true);
+            Setback::Unknown { error, ends } => {
+                // A copy that was a duplicate then is one when it is claimed again.
+                for (job, end) in segment.jobs.iter_mut().zip(ends) {
+                    job.uncertain |= matches!(end, End::Handled { .. });
+                }
                 self.outage.wait_until_back(&self.store, &error, 1, &self.abort).await;
                 stack.push(segment);
             }
@@ -296,7 +299,7 @@ impl Setback {
             Self::Failed { .. } => "handler",
             Self::Broken(_) => "broken",
             Self::Conflict => "conflict",
-            Self::Unknown(_) => "unknown",
+            Self::Unknown { .. } => "unknown",
             Self::Away(_) => "away",
             Self::Locked => "locked",
             Self::Aborted => "aborted",

@@ -283,6 +283,21 @@ async fn an_unknown_commit_is_claimed_again_and_counts_once() {
 }
 
 #[tokio::test]
+async fn a_duplicate_beside_an_unknown_commit_stays_a_duplicate() {
+    for applied in [true, false] {
+        let bench = Bench::new();
+        bench.publish("a", "x");
+        bench.consumer().on("Paid", pay).run().await.unwrap();
+        bench.publish("a", "x");
+        bench.publish("b", "y");
+        bench.store.unknown_next_commit(applied);
+        let summary = bench.consumer().concurrency(1).on("Paid", pay).run().await.unwrap();
+        assert_eq!((summary.handled, summary.duplicates), (1, 1), "applied: {applied}");
+        assert_eq!((bench.store.number("x"), bench.store.number("y")), (1, 1));
+    }
+}
+
+#[tokio::test]
 async fn conflicts_and_locks_are_charged_to_nobody() {
     let bench = Bench::new();
     (0..10).for_each(|n| bench.publish(&format!("m{n}"), "x"));
