@@ -410,7 +410,7 @@ async fn a_service_with_keys_takes_effect_once_though_its_answer_came_too_late()
     let kept = MemoryStore::new();
     let late = async |mut tx: Tx<MemoryStore>| {
         tx.add("mails", 1).expect("a number");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await; // longer than the call may take: that is what is tested
         StatusCode::CREATED
     };
     let keys = Idempotency::transactional("mails", kept.clone()).expect("a name").one_tenant();

@@ -299,7 +299,7 @@ pub(crate) async fn whoever_shuts_down_can_wait_for_what_is_at_work<F: StoreFixt
     service.runs_come_to(1).await;
     first.abort();
     let drained = tokio::spawn(drained);
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    tokio::time::sleep(Duration::from_millis(50)).await; // nothing is to happen, so there is nothing to wait for
     assert!(!drained.is_finished());
     service.open_the_gate();
     drained.await.unwrap();

@@ -18,7 +18,7 @@ async fn died<F: StoreFixture>(service: &Service<'_, F>, key: &str) {
     let rows = store.look(&consumer, &[id("another")]).await.unwrap();
     let key = Key::new(id(key), rows[0].as_ref().unwrap().digest);
     store.begin_running(&consumer, &key, Duration::ZERO, Duration::ZERO).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await; // the store's clock must move past the lease
 }
 
 pub(crate) async fn case_31_another_body_is_422_when_the_process_of_the_first_has_died<F: StoreFixture>(
@@ -64,7 +64,7 @@ pub(crate) async fn a_handler_that_runs_for_three_leases_is_not_taken_over<F: St
     let slow = json!({"n": 25, "hold": true});
     let first = app.paying("k", &slow);
     service.runs_come_to(1).await;
-    tokio::time::sleep(Duration::from_millis(1_800)).await;
+    tokio::time::sleep(Duration::from_millis(1_800)).await; // three leases: the time itself is tested
     assert_eq!(elsewhere.pay("k", &slow).await.problem(), (409, "HX0083".into()));
     service.open_the_gate();
     let first = first.await.unwrap();
@@ -81,7 +81,7 @@ pub(crate) async fn who_was_taken_over_answers_with_what_the_other_one_recorded<
     let slow = json!({"n": 25, "hold": true});
     let first = app.paying("k", &slow);
     service.runs_come_to(1).await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await; // the store's clock must move past the lease
     let second = elsewhere.paying("k", &slow);
     service.runs_come_to(2).await;
     assert!(service.world.last_run.lock().await.as_ref().unwrap().taken_over);

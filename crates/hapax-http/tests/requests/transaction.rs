@@ -134,7 +134,7 @@ pub(crate) async fn case_32_a_copy_is_409_while_the_first_is_uncommitted_in_anot
     service.runs_come_to(1).await;
     if service.locks_everybody_out() {
         let copy = elsewhere.paying("k", &slow);
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await; // it waits for a lock, which shows nowhere
         service.open_the_gate();
         assert!(copy.await.unwrap().is_replay(), "it waits for the one writer, and then finds the answer");
         return;
@@ -157,7 +157,7 @@ pub(crate) async fn a_lease_of_the_other_mode_that_has_ended_is_no_obstacle<F: S
     let slow = json!({"n": 25, "hold": true});
     let stands_still = recorded.told(&told).paying("k", &slow);
     recorded.runs_come_to(1).await;
-    tokio::time::sleep(Duration::from_millis(5)).await;
+    tokio::time::sleep(Duration::from_millis(5)).await; // the store's clock must move past the lease
     assert_eq!(service.app().pay("k", &json!({"n": 26})).await.problem(), (422, "HX0082".into()));
     service.open_the_gate();
     let patient = service.told(&Told { wait: Duration::from_secs(20), ..Told::default() });
