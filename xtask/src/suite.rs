@@ -14,7 +14,7 @@ use crate::{
 const WITHOUT_SERVERS: [&str; 2] = ["--skip", "server::"];
 
 /// What no member of the workspace enables, and tests are there for.
-pub(crate) const FEATURES: [&str; 2] = ["--features", "hapax-cli/mongodb"];
+pub(crate) const FEATURES: [&str; 2] = ["--features", "hapax-cli/full"];
 
 /// Runs the tests of `scope`; `args` go to the runner. Fails if a test was skipped for want of a server.
 pub(crate) fn run(scope: Scope, args: &[String]) -> Result {

@@ -44,13 +44,21 @@ pub use shared::{Batch, OtherPayload, Strategy, UnknownType};
 
 #[cfg(feature = "http")]
 pub use hapax_http as http;
+#[cfg(feature = "kafka")]
+pub use hapax_kafka as kafka;
 #[cfg(feature = "mongodb")]
 pub use hapax_mongodb::{self as mongo, MongoStore, MongoTx, mongodb};
+#[cfg(feature = "nats")]
+pub use hapax_nats as nats;
 #[cfg(feature = "rabbitmq")]
 pub use hapax_rabbitmq as rabbitmq;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(feature = "redis")]
+pub use hapax_redis as redis;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use hapax_sqlx::{self as sql, sqlx};
 #[cfg(feature = "postgres")]
 pub use hapax_sqlx::{PgStore, PgTx};
 #[cfg(feature = "sqlite")]
 pub use hapax_sqlx::{SqliteStore, SqliteTx};
+#[cfg(feature = "sqs")]
+pub use hapax_sqs as sqs;

@@ -1,0 +1,1 @@
+//! Apache Kafka for [Hapax](https://docs.rs/hapax): a source and a publisher.

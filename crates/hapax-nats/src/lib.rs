@@ -1,0 +1,1 @@
+//! NATS JetStream for [Hapax](https://docs.rs/hapax): a source and a publisher.

@@ -1,0 +1,1 @@
+//! Redis Streams for [Hapax](https://docs.rs/hapax): a source and a publisher.

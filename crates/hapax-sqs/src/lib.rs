@@ -1,0 +1,1 @@
+//! Amazon SQS for [Hapax](https://docs.rs/hapax): a source and a publisher.
