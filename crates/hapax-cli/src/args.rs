@@ -60,6 +60,9 @@ pub(crate) struct Run {
     /// End when source and waiting room have been empty this long, such as 2s
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub(crate) until_idle: Option<Duration>,
+    /// Make queues, streams and groups that are read and are not there, with the broker's defaults
+    #[arg(long)]
+    pub(crate) declare: bool,
     /// Print the summary, or what --check found, as one line of JSON
     #[arg(long)]
     pub(crate) json: bool,

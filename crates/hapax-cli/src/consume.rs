@@ -1,7 +1,6 @@
 //! Makes a consumer of what the configuration says.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use hapax::{
     Store as _, Strategy, TypeRule, UnknownType,
 };
 
-use crate::config::broker::{Broker, Connection};
+use crate::broker;
 use crate::config::consumer::Consumer as Settings;
 use crate::config::field::{self, Field, Id, Property, SentAt, TypeOf};
 use crate::config::handler::{Handler, Http, Sql};
@@ -73,17 +72,19 @@ pub(crate) async fn check_source<D: SqlTarget>(
     settings: &Settings,
     store: &SqlStore<D>,
 ) -> Result<(), Trouble> {
-    let checked = source(config, settings, store)?.check().await;
+    let checked = source(config, settings, store, false).await?.check().await;
     checked.map_err(|error| at_source(config, settings, error))
 }
 
-/// Opens a consumer's source, by which a broker begins to send it messages.
+/// Opens a consumer's source, by which a broker begins to send it messages. With `declare` the broker is to have
+/// what is read, if it has not.
 pub(crate) async fn open_source<D: SqlTarget>(
     config: &Config,
     settings: &Settings,
     store: &SqlStore<D>,
+    declare: bool,
 ) -> Result<BoxSource, Trouble> {
-    let mut source = source(config, settings, store)?;
+    let mut source = source(config, settings, store, declare).await?;
     let policy = &settings.policy;
     let batch = Batch { max: to_usize(policy.batch.max), wait: policy.batch.wait };
     let workers = to_usize(policy.concurrency.value);
@@ -156,68 +157,37 @@ fn dead_letters_to(settings: &Settings) -> Option<Destination> {
 
 /// An error of a source, at its place in the file.
 pub(crate) fn at_source(config: &Config, settings: &Settings, error: Error) -> Trouble {
-    match &settings.source {
-        Source::Queue { broker, queue, .. } => match error.code() {
-            Code::QueueMissing => placed(config, queue, error),
-            _ => match config.brokers.get(&broker.value).map(|broker| &broker.connection) {
-                Some(Connection::RabbitMq(rabbit)) => placed(config, &rabbit.url, error),
-                _ => placed(config, broker, error),
-            },
+    match (&settings.source, settings.source.broker()) {
+        (Source::Topics { topics, .. }, _) if error.code() == Code::QueueMissing => {
+            placed(config, topics, error)
+        }
+        (source, Some(broker)) => match (source.queue(), config.brokers.get(&broker.value)) {
+            (Some(queue), _) if error.code() == Code::QueueMissing => placed(config, queue, error),
+            (_, Some(broker)) => placed(config, &broker.at, error),
+            (_, None) => placed(config, broker, error),
         },
-        Source::Topics { topics, .. } => placed(config, topics, error),
-        Source::File(lines) => placed(config, lines, error),
-        Source::Embedded { queue } => placed(config, queue, error),
+        (Source::File(lines), None) => placed(config, lines, error),
+        (source, None) => match source.queue() {
+            Some(queue) => placed(config, queue, error),
+            None => error.into(),
+        },
     }
 }
 
-fn source<D: SqlTarget>(
+async fn source<D: SqlTarget>(
     config: &Config,
     settings: &Settings,
     store: &SqlStore<D>,
+    declare: bool,
 ) -> Result<BoxSource, Trouble> {
-    match &settings.source {
-        Source::File(lines) => Ok(BoxSource::new(match &lines.value {
-            LinesFrom::StandardInput => Lines::stdin(),
-            LinesFrom::File(path) => Lines::file(path),
-        })),
-        Source::Embedded { queue } => Ok(BoxSource::new(store.queue(&queue.value))),
-        Source::Queue { broker, queue, .. } => match config.brokers.get(&broker.value) {
-            #[cfg(feature = "rabbitmq")]
-            Some(Broker { connection: Connection::RabbitMq(rabbit), .. }) => {
-                let connection = rabbit_of(rabbit).map_err(|error| placed(config, &rabbit.url, error))?;
-                let source = connection.source(&queue.value);
-                Ok(BoxSource::new(match settings.prefetch() {
-                    Some(prefetch) => source.prefetch(prefetch),
-                    None => source,
-                }))
-            }
-            _ => Err(not_available(config, broker)),
-        },
-        Source::Topics { broker, .. } => Err(not_available(config, broker)),
+    if let Some(source) = broker::source(config, settings, declare).await? {
+        return Ok(source);
     }
-}
-
-/// A connection to RabbitMQ as the configuration describes it.
-#[cfg(feature = "rabbitmq")]
-pub(crate) fn rabbit_of(
-    settings: &crate::config::broker::RabbitMq,
-) -> Result<hapax::rabbitmq::RabbitMq, Error> {
-    let mut connection = hapax::rabbitmq::RabbitMq::new(settings.url.expose())?;
-    if let Some(username) = &settings.username {
-        connection = connection.username(username.expose());
-    }
-    if let Some(password) = &settings.password {
-        connection = connection.password(password.expose());
-    }
-    if let Some(tls) = &settings.tls {
-        connection = connection.ca_file(Path::new(&tls.ca.value))?;
-    }
-    Ok(connection)
-}
-
-fn not_available(config: &Config, broker: &crate::config::problem::Placed<String>) -> Trouble {
-    let context = format!("this build cannot consume from broker `{}`", broker.value);
-    placed(config, broker, Error::new(ErrorKind::Setup, Code::NotAvailable, context))
+    Ok(match &settings.source {
+        Source::File(Placed { value: LinesFrom::File(path), .. }) => BoxSource::new(Lines::file(path)),
+        Source::Embedded { queue } => BoxSource::new(store.queue(&queue.value)),
+        _ => BoxSource::new(Lines::stdin()), // a source on a broker was opened above
+    })
 }
 
 /// Asks the database about every statement of a handler.

@@ -2,6 +2,7 @@
 
 mod admin;
 mod args;
+mod broker;
 mod commands;
 mod config;
 mod consume;

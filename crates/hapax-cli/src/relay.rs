@@ -3,31 +3,26 @@
 use hapax::sql::{Dialect, SqlStore};
 use hapax::{OnFailure, Relay, Retry};
 
+use crate::broker;
 use crate::config::Config;
-use crate::config::broker::Connection;
 use crate::config::relay::OnFailure as Policy;
 use crate::open::placed;
 use crate::trouble::Trouble;
 
 /// Asks every broker that is published to whether it can be reached.
 pub(crate) async fn check_brokers(config: &Config) -> Result<(), Trouble> {
-    for (name, broker) in &config.brokers {
-        #[cfg(feature = "rabbitmq")]
-        if let Connection::RabbitMq(rabbit) = &broker.connection
-            && config.publishes_to(name)
-        {
-            let in_file = |error| placed(config, &rabbit.url, error);
-            let publisher = crate::consume::rabbit_of(rabbit).map_err(in_file)?.publisher();
-            let checked = publisher.check().await;
-            publisher.close().await;
-            checked.map_err(in_file)?;
-        }
+    for (_, settings) in config.brokers.iter().filter(|(name, _)| config.publishes_to(name)) {
+        let in_file = |error| placed(config, &settings.at, error);
+        let publisher = broker::of(settings).await.map_err(in_file)?.publisher();
+        let checked = publisher.check().await;
+        publisher.close().await;
+        checked.map_err(in_file)?;
     }
     Ok(())
 }
 
 /// A relay to every broker of the file; the one without a name is the store's own queues.
-pub(crate) fn relay_of<D: Dialect>(
+pub(crate) async fn relay_of<D: Dialect>(
     config: &Config,
     store: &SqlStore<D>,
 ) -> Result<Relay<SqlStore<D>>, Trouble> {
@@ -43,13 +38,9 @@ pub(crate) fn relay_of<D: Dialect>(
     if let Some(keep) = settings.keep_sent {
         relay = relay.keep_sent(keep);
     }
-    for (name, broker) in &config.brokers {
-        #[cfg(feature = "rabbitmq")]
-        if let Connection::RabbitMq(rabbit) = &broker.connection {
-            let connection =
-                crate::consume::rabbit_of(rabbit).map_err(|error| placed(config, &rabbit.url, error))?;
-            relay = relay.broker(name, connection.publisher());
-        }
+    for (name, settings) in &config.brokers {
+        let broker = broker::of(settings).await.map_err(|error| placed(config, &settings.at, error))?;
+        relay = relay.broker(name, broker.publisher());
     }
     Ok(relay)
 }

@@ -3,6 +3,7 @@
 mod attempt;
 mod boxed;
 mod brake;
+mod broker;
 mod calls;
 mod consumer;
 mod copies;
@@ -29,6 +30,7 @@ mod suspicion;
 mod worker;
 
 pub use boxed::{BoxPublisher, BoxReceipt, BoxSettler, BoxSource};
+pub use broker::{Broker, BrokerPublisher};
 pub use calls::{Calls, IdempotencyKey, MessageCalls};
 pub use consumer::Consumer;
 pub use handler::{Handler, HandlerFn, PrepareFn};

@@ -27,7 +27,7 @@ pub(crate) async fn run(args: Relay) -> Result<ExitCode, Trouble> {
 
 async fn relay<D: Dialect>(config: &Config, store: &SqlStore<D>, args: &Relay) -> Result<ExitCode, Trouble> {
     store.check().await?;
-    let mut relay = relay_of(config, store)?;
+    let mut relay = relay_of(config, store).await?;
     if let Some(silence) = args.until_idle {
         relay = relay.until_idle(silence);
     }

@@ -99,11 +99,13 @@ async fn consume<D: SqlTarget>(
     let mut proven = Vec::new();
     for settings in config.consumers.values() {
         proven.push(parts(config, settings, store).await?);
-        check_source(config, settings, store).await?;
+        if !args.declare {
+            check_source(config, settings, store).await?;
+        }
     }
     let mut sources = Vec::new();
     for settings in config.consumers.values() {
-        sources.push(open_source(config, settings, store).await?);
+        sources.push(open_source(config, settings, store, args.declare).await?);
     }
     let mut consumers = Vec::new();
     for (((name, settings), parts), source) in config.consumers.iter().zip(proven).zip(sources) {
@@ -117,7 +119,7 @@ async fn consume<D: SqlTarget>(
         consumers.iter().map(|(name, consumer)| (name.clone(), consumer.health())).collect();
     // What an earlier configuration published is published all the same.
     let has_work = config.publishes() || left(store).await? > 0;
-    let relay = if has_work { Some(relay_of(config, store)?) } else { None };
+    let relay = if has_work { Some(relay_of(config, store).await?) } else { None };
     let done = CancellationToken::new();
     let desk = Desk::new(healths.clone(), relay.as_ref().map(Relay::health));
     admin::serve(&config.admin, admin::recorder()?, desk, done.clone()).await?;
@@ -149,7 +151,7 @@ async fn end_relay<D: SqlTarget>(
     if signal.is_cancelled() {
         return Ok(());
     }
-    let last = relay_of(config, store)?.until_idle(LAST_LOOK);
+    let last = relay_of(config, store).await?.until_idle(LAST_LOOK);
     // A broker that is away must not hold up the end for ever.
     let enough = async {
         let _ = tokio::time::timeout(config.admin.drain, signal.cancelled()).await;

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use hapax::sql::Dialect;
-use hapax::{Code, Envelope, Error, ErrorKind, Outgoing, Part, Pointer, Publisher};
+use hapax::{Broker, BrokerPublisher, Code, Envelope, Error, ErrorKind, Outgoing, Part, Pointer, Publisher};
 use serde_json::json;
 
 use crate::args::Send;
-use crate::config::broker::Connection;
+use crate::broker;
 use crate::open::{self, AnyStore, Missing, with_sql_store, with_store};
 use crate::out::say;
 use crate::progress;
@@ -19,8 +19,7 @@ const CHUNK: usize = 200;
 
 /// Where the lines go.
 enum Target {
-    #[cfg(feature = "rabbitmq")]
-    Rabbit(hapax::rabbitmq::RabbitPublisher),
+    Broker(BrokerPublisher),
     Embedded(AnyStore),
 }
 
@@ -117,29 +116,17 @@ fn pointer(text: &str) -> Result<Part, Trouble> {
 async fn target(args: &Send) -> Result<Target, Trouble> {
     let url = args.store.clone().or_else(|| std::env::var("HAPAX_STORE").ok());
     let target = match (&args.broker, &args.config, &args.to, &url) {
-        (Some(url), None, _, _) => Target::rabbit(url)?,
+        (Some(url), None, _, _) => Target::Broker(Broker::open(url).await?.publisher()),
         (_, Some(path), Some(name), _) => {
             let config = open::config(path)?;
-            match config.brokers.get(name).map(|broker| &broker.connection) {
-                #[cfg(feature = "rabbitmq")]
-                Some(Connection::RabbitMq(rabbit)) => {
-                    Target::Rabbit(crate::consume::rabbit_of(rabbit)?.publisher())
-                }
-                Some(_) => {
-                    return Err(Trouble::usage(
-                        Code::NotAvailable,
-                        format!("this build cannot publish to broker `{name}`"),
-                        "Use a broker of kind rabbitmq.",
-                    ));
-                }
-                None => {
-                    return Err(Trouble::usage(
-                        Code::UsageWrong,
-                        format!("the configuration has no broker `{name}`"),
-                        "Name one that stands under [brokers].",
-                    ));
-                }
-            }
+            let Some(settings) = config.brokers.get(name) else {
+                return Err(Trouble::usage(
+                    Code::UsageWrong,
+                    format!("the configuration has no broker `{name}`"),
+                    "Name one that stands under [brokers].",
+                ));
+            };
+            Target::Broker(broker::of(settings).await?.publisher())
         }
         (_, Some(path), None, _) => {
             let store = open::configured(&open::config(path)?, Missing::Create).await?;
@@ -164,29 +151,17 @@ async fn target(args: &Send) -> Result<Target, Trouble> {
 }
 
 impl Target {
-    #[cfg(feature = "rabbitmq")]
-    fn rabbit(url: &str) -> Result<Self, Error> {
-        Ok(Self::Rabbit(hapax::rabbitmq::RabbitMq::new(url)?.publisher()))
-    }
-
-    #[cfg(not(feature = "rabbitmq"))]
-    fn rabbit(_: &str) -> Result<Self, Error> {
-        Err(Error::new(ErrorKind::Setup, Code::NotAvailable, "this build has no driver for that broker"))
-    }
-
     /// Makes the queue if it is not there; the embedded queue needs none.
     async fn declare(&self, queue: &str) -> Result<(), Error> {
         match self {
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbit(publisher) => publisher.declare_queue(queue).await,
+            Self::Broker(publisher) => publisher.declare(queue).await,
             Self::Embedded(_) => Ok(()),
         }
     }
 
     async fn send(&self, queue: &str, messages: &[Envelope]) -> Result<Vec<Result<(), Error>>, Error> {
         match self {
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbit(publisher) => {
+            Self::Broker(publisher) => {
                 let outgoing = messages.iter().cloned().map(|envelope| Outgoing::to_queue(queue, envelope));
                 Ok(publisher.publish(outgoing.collect()).await)
             }
@@ -199,8 +174,7 @@ impl Target {
 
     async fn close(&self) {
         match self {
-            #[cfg(feature = "rabbitmq")]
-            Self::Rabbit(publisher) => publisher.close().await,
+            Self::Broker(publisher) => publisher.close().await,
             Self::Embedded(_) => {}
         }
     }

@@ -45,16 +45,14 @@ fn store(config: &Config) -> Option<Problem> {
 }
 
 fn broker(kind: BrokerKind, place: Place) -> Option<Problem> {
-    let name = match kind {
-        BrokerKind::RabbitMq if !cfg!(feature = "rabbitmq") => return Some(left_out(place, "rabbitmq")),
-        BrokerKind::RabbitMq => return None,
-        BrokerKind::Kafka => "Kafka",
-        BrokerKind::Nats => "NATS",
-        BrokerKind::Sqs => "SQS",
-        BrokerKind::Redis => "Redis",
+    let is_here = match kind {
+        BrokerKind::RabbitMq => cfg!(feature = "rabbitmq"),
+        BrokerKind::Kafka => cfg!(feature = "kafka"),
+        BrokerKind::Nats => cfg!(feature = "nats"),
+        BrokerKind::Sqs => cfg!(feature = "sqs"),
+        BrokerKind::Redis => cfg!(feature = "redis"),
     };
-    let cure = "Use `rabbitmq`, the embedded queue (`source = { queue = … }`) or a file.";
-    Some(refuse(place, &format!("a broker of the kind {name}"), cure))
+    (!is_here).then(|| left_out(place, kind.feature()))
 }
 
 fn strategy(consumer: &Consumer) -> Option<Problem> {

@@ -65,12 +65,38 @@ fn broker(config: &Config, consumer: &Consumer) -> Option<Problem> {
     let Some(broker) = config.brokers.get(&name.value) else {
         return unknown_broker(config, name);
     };
-    let help = match (broker.kind.value, &consumer.source) {
-        (BrokerKind::Kafka, Source::Queue { .. }) => "Write `topics = […]` and `group = …`.",
-        (BrokerKind::RabbitMq, Source::Topics { .. }) => "Write `queue = …`.",
-        _ => return None,
+    let kind = broker.kind.value;
+    let other_form = match (kind, &consumer.source) {
+        (BrokerKind::RabbitMq | BrokerKind::Sqs, Source::Topics { .. } | Source::Stream { .. }) => {
+            "Write `queue = …`."
+        }
+        (BrokerKind::Kafka, Source::Stream { .. }) => "Write `topics = […]` and `group = …`.",
+        (BrokerKind::Nats, Source::Topics { .. }) => "Write `stream = …` and `consumer = …`.",
+        (BrokerKind::Redis, Source::Topics { .. }) => "Write `stream = …` and `group = …`.",
+        _ => return foreign_key(kind, &consumer.source),
     };
-    Some(wrong(name.place, "this broker's kind has another form of source", help))
+    Some(wrong(name.place, "this broker's kind has another form of source", other_form))
+}
+
+/// A key of a source that means nothing on its broker.
+fn foreign_key(kind: BrokerKind, source: &Source) -> Option<Problem> {
+    if let Some(group) = source.group()
+        && matches!(kind, BrokerKind::RabbitMq | BrokerKind::Sqs)
+    {
+        let message = format!("{} has no groups: whoever reads a queue shares it", kind.name());
+        return Some(wrong(group.place, message, "Remove it."));
+    }
+    if let Source::Queue { prefetch: Some(prefetch), .. } = source
+        && kind != BrokerKind::RabbitMq
+    {
+        let message = format!("{} has no prefetch", kind.name());
+        return Some(wrong(
+            prefetch.place,
+            message,
+            "Remove it; `batch` and `concurrency` say how much is fetched.",
+        ));
+    }
+    None
 }
 
 /// A line of a file is the body and nothing else: it has no properties and no headers.
@@ -133,7 +159,7 @@ fn always(consumer: &Consumer) -> Option<Problem> {
 /// Copies of dead letters that go where the messages come from would be redriven at once, and die again.
 fn copies(consumer: &Consumer) -> Option<Problem> {
     let to = &consumer.dead_letters.as_ref()?.to;
-    let (Source::Queue { queue, .. } | Source::Embedded { queue }) = &consumer.source else { return None };
+    let queue = consumer.source.queue()?;
     (queue.value == to.value).then(|| {
         let message = "this is the queue that the messages come from: each copy would come back, be redriven, and die again";
         wrong(to.place, message, "Name another queue.")

@@ -45,14 +45,6 @@ pub(crate) struct DeadLetters {
 }
 
 impl Consumer {
-    /// The most deliveries of a broker's queue that are unsettled at once, if the source says it.
-    pub(crate) fn prefetch(&self) -> Option<u16> {
-        match &self.source {
-            Source::Queue { prefetch, .. } => prefetch.as_ref().map(|prefetch| prefetch.value),
-            _ => None,
-        }
-    }
-
     pub(super) fn read(name: &str, value: &Value<'_>, defaults: &Policy) -> Option<Self> {
         check_name(name, value);
         value.table(|table| {

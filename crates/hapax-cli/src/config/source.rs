@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use super::problem::Placed;
-use super::read::{Table, Value};
+use super::read::Value;
 
-/// Where a consumer's messages come from: one of four forms, told apart by their keys.
+/// Where a consumer's messages come from: one of five forms, told apart by their keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// `{ broker, queue, prefetch }`: a queue of a broker.
+    /// `{ broker, queue, group, prefetch }`: a queue of a broker, whatever that broker calls it.
     Queue {
         /// The broker's name under `[brokers]`.
         broker: Placed<String>,
         /// The queue's name on the broker.
         queue: Placed<String>,
+        /// Under which name the broker remembers how far it was read; none is the consumer's name.
+        group: Option<Placed<String>>,
         /// The most deliveries that are unsettled at once; none leaves it to
         /// `Consumer::prefetch`.
         prefetch: Option<Placed<u16>>,
@@ -24,8 +26,17 @@ pub(crate) enum Source {
         broker: Placed<String>,
         /// The topics' names.
         topics: Placed<Vec<String>>,
-        /// The consumer group whose offsets are committed.
-        group: String,
+        /// The consumer group whose offsets are committed; none is the consumer's name.
+        group: Option<Placed<String>>,
+    },
+    /// `{ broker, stream, group }`, or `consumer` in place of `group`: a stream of JetStream's or of Redis.
+    Stream {
+        /// The broker's name under `[brokers]`.
+        broker: Placed<String>,
+        /// The stream's name.
+        stream: Placed<String>,
+        /// The durable consumer or the group; none is the consumer's name.
+        group: Option<Placed<String>>,
     },
     /// `{ file }`: JSON Lines, one message a line, byte for byte.
     File(Placed<Lines>),
@@ -51,19 +62,43 @@ struct Keys {
     queue: Option<Placed<String>>,
     prefetch: Option<Placed<u16>>,
     topics: Option<Placed<Vec<String>>>,
+    stream: Option<Placed<String>>,
     group: Option<Placed<String>>,
+    consumer: Option<Placed<String>>,
     file: Option<Placed<Lines>>,
 }
 
 const FORMS: &str = "Write one of `{ broker = …, queue = … }`, `{ broker = …, topics = […], group = … }`, \
-                     `{ file = \"lines.jsonl\" }` and `{ queue = … }` (the embedded queue).";
+                     `{ broker = …, stream = …, group = … }`, `{ file = \"lines.jsonl\" }` and `{ queue = … }` (the \
+                     embedded queue).";
 
 impl Source {
     /// The broker's name, if the source is on a broker.
     pub(crate) fn broker(&self) -> Option<&Placed<String>> {
         match self {
-            Self::Queue { broker, .. } | Self::Topics { broker, .. } => Some(broker),
+            Self::Queue { broker, .. } | Self::Topics { broker, .. } | Self::Stream { broker, .. } => {
+                Some(broker)
+            }
             Self::File(_) | Self::Embedded { .. } => None,
+        }
+    }
+
+    /// The group that the file names.
+    pub(crate) fn group(&self) -> Option<&Placed<String>> {
+        match self {
+            Self::Queue { group, .. } | Self::Topics { group, .. } | Self::Stream { group, .. } => {
+                group.as_ref()
+            }
+            Self::File(_) | Self::Embedded { .. } => None,
+        }
+    }
+
+    /// The one queue, stream or embedded queue that it reads.
+    pub(crate) fn queue(&self) -> Option<&Placed<String>> {
+        match self {
+            Self::Queue { queue, .. } | Self::Embedded { queue } => Some(queue),
+            Self::Stream { stream, .. } => Some(stream),
+            Self::Topics { .. } | Self::File(_) => None,
         }
     }
 
@@ -77,57 +112,45 @@ impl Source {
                 prefetch: table
                     .optional("prefetch", |value| value.placed(|value| value.integer(1, u16::MAX))),
                 topics: table.optional("topics", |value| value.placed(read_topics)),
+                stream: table.optional("stream", name),
                 group: table.optional("group", name),
+                consumer: table.optional("consumer", name),
                 file: table.optional("file", |value| value.placed(read_lines)),
             };
             if table.problems() > before {
                 // A key that could not be read would be taken for one that is missing.
                 return None;
             }
-            Self::of_keys(keys, table)
+            let source = Self::of_keys(keys);
+            if source.is_none() {
+                table.wrong("mixes or lacks the keys that a source is told by", FORMS);
+            }
+            source
         })
     }
 
-    fn of_keys(keys: Keys, table: &Table<'_>) -> Option<Self> {
-        let source = match keys {
-            Keys {
-                file: Some(file),
-                broker: None,
-                queue: None,
-                prefetch: None,
-                topics: None,
-                group: None,
-            } => Self::File(file),
-            Keys {
-                broker: Some(broker),
-                queue: Some(queue),
-                prefetch,
-                topics: None,
-                group: None,
-                file: None,
-            } => Self::Queue { broker, queue, prefetch },
-            Keys {
-                broker: Some(broker),
-                topics: Some(topics),
-                group: Some(group),
-                queue: None,
-                prefetch: None,
-                file: None,
-            } => Self::Topics { broker, topics, group: group.value },
-            Keys {
-                queue: Some(queue),
-                broker: None,
-                prefetch: None,
-                topics: None,
-                group: None,
-                file: None,
-            } => Self::Embedded { queue },
-            _ => {
-                table.wrong("mixes or lacks the keys that a source is told by", FORMS);
-                return None;
-            }
+    fn of_keys(keys: Keys) -> Option<Self> {
+        let Keys { broker, queue, prefetch, topics, stream, group, consumer, file } = keys;
+        let group = match (group, consumer) {
+            (Some(_), Some(_)) => return None,
+            (group, consumer) => group.or(consumer),
         };
-        Some(source)
+        let Some(broker) = broker else {
+            return match (file, queue) {
+                _ if prefetch.is_some() || topics.is_some() || stream.is_some() || group.is_some() => None,
+                (Some(file), None) => Some(Self::File(file)),
+                (None, Some(queue)) => Some(Self::Embedded { queue }),
+                _ => None,
+            };
+        };
+        match (queue, topics, stream) {
+            _ if file.is_some() => None,
+            (Some(queue), None, None) => Some(Self::Queue { broker, queue, group, prefetch }),
+            _ if prefetch.is_some() => None,
+            (None, Some(topics), None) => Some(Self::Topics { broker, topics, group }),
+            (None, None, Some(stream)) => Some(Self::Stream { broker, stream, group }),
+            _ => None,
+        }
     }
 }
 

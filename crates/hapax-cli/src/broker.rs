@@ -1,0 +1,97 @@
+//! Makes a broker of what the configuration says.
+
+use hapax::{BoxSource, Broker, Code, Error, ErrorKind};
+
+use crate::config::Config;
+use crate::config::broker::{Broker as Settings, BrokerKind, Connection};
+use crate::config::consumer::Consumer;
+use crate::config::problem::Placed;
+use crate::config::source::Source;
+use crate::open::placed;
+use crate::trouble::Trouble;
+
+/// A broker of the configuration; errors name its place in the file.
+pub(crate) async fn configured(config: &Config, name: &Placed<String>) -> Result<Broker, Trouble> {
+    let Some(settings) = config.brokers.get(&name.value) else {
+        return Err(placed(config, name, not_here(&name.value)));
+    };
+    of(settings).await.map_err(|error| placed(config, &settings.at, error))
+}
+
+/// The broker that these settings describe. Connects to nothing.
+pub(crate) async fn of(settings: &Settings) -> Result<Broker, Error> {
+    match &settings.connection {
+        #[cfg(feature = "rabbitmq")]
+        Connection::RabbitMq(server) => Ok(rabbit_of(server)?.into()),
+        #[allow(unreachable_patterns, reason = "in a build that has them all")]
+        _ => Err(left_out(settings.kind.value)),
+    }
+}
+
+/// A consumer's source, if it is on a broker. With `declare` it makes what it reads where that is missing.
+pub(crate) async fn source(
+    config: &Config,
+    consumer: &Consumer,
+    declare: bool,
+) -> Result<Option<BoxSource>, Trouble> {
+    let Some(name) = consumer.source.broker() else { return Ok(None) };
+    if let Some(special) = special(config, consumer, declare)? {
+        return Ok(Some(special));
+    }
+    let mut broker = configured(config, name).await?;
+    if declare {
+        broker = broker.declare();
+    }
+    let Some(queue) = consumer.source.queue() else {
+        return Err(placed(config, name, not_here(&name.value)));
+    };
+    Ok(Some(broker.source(&queue.value, reader(consumer))))
+}
+
+/// The name under which a broker remembers how far a consumer has read.
+fn reader(consumer: &Consumer) -> &str {
+    &consumer.source.group().unwrap_or(&consumer.name).value
+}
+
+/// What only one kind of broker has: a prefetch, several topics.
+fn special(config: &Config, consumer: &Consumer, declare: bool) -> Result<Option<BoxSource>, Trouble> {
+    let settings = consumer.source.broker().and_then(|name| config.brokers.get(&name.value));
+    match (settings.map(|settings| (settings, &settings.connection)), &consumer.source) {
+        #[cfg(feature = "rabbitmq")]
+        (
+            Some((settings, Connection::RabbitMq(server))),
+            Source::Queue { queue, prefetch: Some(prefetch), .. },
+        ) => {
+            let rabbit = rabbit_of(server).map_err(|error| placed(config, &settings.at, error))?;
+            let source = rabbit.source(&queue.value).prefetch(prefetch.value);
+            Ok(Some(BoxSource::new(if declare { source.declare() } else { source })))
+        }
+        _ => Ok(None),
+    }
+}
+
+#[cfg(feature = "rabbitmq")]
+fn rabbit_of(server: &crate::config::broker::Server) -> Result<hapax::rabbitmq::RabbitMq, Error> {
+    let mut connection = hapax::rabbitmq::RabbitMq::new(server.url.expose())?;
+    if let Some(username) = &server.username {
+        connection = connection.username(username.expose());
+    }
+    if let Some(password) = &server.password {
+        connection = connection.password(password.expose());
+    }
+    if let Some(tls) = &server.tls {
+        connection = connection.ca_file(&tls.ca.value)?;
+    }
+    Ok(connection)
+}
+
+fn left_out(kind: BrokerKind) -> Error {
+    let feature = kind.feature();
+    let context = format!("this build was made without `{feature}`: build it with `--features {feature}`");
+    Error::new(ErrorKind::Setup, Code::NotAvailable, context)
+}
+
+fn not_here(name: &str) -> Error {
+    let context = format!("this build cannot consume from broker `{name}`");
+    Error::new(ErrorKind::Setup, Code::NotAvailable, context)
+}
