@@ -13,6 +13,10 @@ use crate::{
 /// The page, from the root of the workspace.
 const PAGE: &str = "docs/soak.md";
 
+/// The head of the soak test's table, whose rows the test prints.
+const HEAD: &str = "| store | broker | messages | copies sent besides | the consumer killed (SIGKILL) | the database away | \
+                    the broker away | the run | lost | doubled |\n|---|---|---|---|---|---|---|---|---|---|";
+
 /// How the bank is tried, unless its length is said.
 const TRANSFERS: u32 = 10_000;
 const BANK: [&str; 4] = ["--duplicates", "0.3", "--kills", "30"];
@@ -34,6 +38,7 @@ pub(crate) fn run(length: &Length) -> Result {
         "soak",
         "--",
         "--nocapture",
+        "--test-threads=1",
     ]);
     servers.name_to(&mut soak).env("HAPAX_REQUIRE_SERVERS", "1").env("HAPAX_SOAK", "1");
     for (variable, value) in
@@ -61,7 +66,7 @@ fn page(output: &str, check: &str, bank: &str, commit: &str, machine: &str) -> R
         return Err(Failure::new("the soak test printed no table (lines that start with `|`)"));
     }
     Ok(format!(
-        "# Soak test\n\nWritten by `cargo xtask soak`, on commit {commit}, {machine}.\n\n{}\n\n\
+        "# Soak test\n\nWritten by `cargo xtask soak`, on commit {commit}, {machine}.\n\n{HEAD}\n{}\n\n\
          ## The bank\n\n[The example](bank.md) on MongoDB, PostgreSQL and RabbitMQ: `bank {check}`.\n\n\
          ```text\n{}\n```\n",
         table.join("\n"),
@@ -88,10 +93,13 @@ mod tests {
 
     #[test]
     fn the_page_holds_the_table_and_what_it_ran_on() {
-        let output = "running 1 test\n| outage | lost |\n|---|---|\n| 60 s | 0 |\ntest soak ... ok\n";
+        let output = "running 1 test\n| PostgreSQL | 0 |\ntest soak ... ok\n";
         let page = page(output, "check --kills 1", "0 lost\nclean\n", "`abc`", "2 cores").unwrap();
         assert!(page.contains("commit `abc`, 2 cores"), "{page}");
-        assert!(page.contains("\n\n| outage | lost |\n|---|---|\n| 60 s | 0 |\n\n"), "{page}");
+        assert!(
+            page.contains("doubled |\n|---|---|---|---|---|---|---|---|---|---|\n| PostgreSQL | 0 |\n\n"),
+            "{page}"
+        );
         assert!(page.contains("`bank check --kills 1`"), "{page}");
         assert!(page.ends_with("\n```text\n0 lost\nclean\n```\n"), "{page}");
     }

@@ -64,7 +64,7 @@ mod server {
     async fn killed_at_every_step_of_rabbitmq(url: &str, step: &str) {
         let queue = unique("crash");
         let publisher = publisher(&queue).await;
-        kill_and_run_again(&subject(url, &format!("rabbit:{queue}")), step, 1).await;
+        kill_and_run_again(&subject(url, &format!("{}#{queue}", rabbitmq_url())), step, 1).await;
         assert_sound(url, step).await;
         publisher.delete_queue(&queue).await.expect("the queue goes");
     }
@@ -146,7 +146,7 @@ mod server {
         let publisher = publisher(&queue).await;
         let killer = hapax_core::Envelope::new(r#"{"id":"killer","key":"x","do":"kill"}"#);
         publisher.publish(vec![Outgoing::to_queue(&queue, killer)]).await.remove(0).expect("published");
-        let subject = subject(url, &format!("rabbit:{queue}"));
+        let subject = subject(url, &format!("{}#{queue}", rabbitmq_url()));
         for lives in 0.. {
             let mut running = subject.start().expect("the subject starts");
             if running.wait_exit(crash::PATIENCE).await.success() {

@@ -1,6 +1,6 @@
 //! A consumer that tests kill: `subject STORE SOURCE [split] [forever] [eager]`.
 //!
-//! STORE is a store's URL; SOURCE is `file:PATH`, `queue:NAME` or `rabbit:NAME` (on `HAPAX_TEST_RABBITMQ`).
+//! STORE is a store's URL; SOURCE is `file:PATH`, `queue:NAME` (in the store itself) or `BROKER-URL#NAME`.
 //! Each message that takes effect leaves one row in the table `ledger`. With `split` the inbox row is
 //! written in a transaction of its own: the mistake that the crash suite must find. With `forever` it runs
 //! until SIGTERM, with a service's leases; otherwise it ends when nothing more comes, and takes soon what
@@ -17,9 +17,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{
-    BoxSource, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format,
-    Handler, Identity, Lines, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, Strategy,
-    TypeRule,
+    BoxSource, Broker, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure,
+    Format, Handler, Identity, Lines, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store,
+    Strategy, TypeRule,
 };
 use hapax_testkit::delegate_roles;
 use ledger::Ledger;
@@ -173,15 +173,12 @@ async fn run<S: Ledger + CallRecords>(
 ) -> Result<hapax::Summary, Box<dyn Error>> {
     let store = store?;
     store.prepare().await.map_err(|error| error.to_string())?;
-    let source = match source.split_once(':') {
-        Some(("file", path)) => BoxSource::new(Lines::file(path)),
-        Some(("queue", queue)) => {
+    let source = match (source.split_once('#'), source.split_once(':')) {
+        (Some((url, queue)), _) => Broker::open(url).await?.declare().source(queue, "subject"),
+        (None, Some(("file", path))) => BoxSource::new(Lines::file(path)),
+        (None, Some(("queue", queue))) => {
             let lease = (!form.forever).then_some(Duration::from_secs(1));
             store.queue(queue, lease).ok_or("this store has no queues")?
-        }
-        Some(("rabbit", queue)) => {
-            let broker = hapax::rabbitmq::RabbitMq::new(&hapax_testkit::servers::rabbitmq_url())?;
-            BoxSource::new(broker.source(queue))
         }
         _ => return Err(format!("`{source}` is no source").into()),
     };

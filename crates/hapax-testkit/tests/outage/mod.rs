@@ -3,11 +3,10 @@
 
 use std::time::{Duration, Instant};
 
-use hapax::BoxError;
 use hapax::mongodb::bson::{Document, doc};
 use hapax::mongodb::{self, options::ClientOptions};
-use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
-use hapax::sqlx::{self, Connection as _, Row as _};
+use hapax::sqlx::{self, Connection as _};
+use hapax::{BoxError, BoxPublisher, Broker, BrokerPublisher};
 use hapax_core::{Envelope, Outgoing, Publisher as _};
 use hapax_testkit::process::{Running, Subject};
 use tokio::time::sleep;
@@ -41,11 +40,13 @@ pub(crate) async fn tally(url: &str) -> Result<Tally, BoxError> {
     if url.starts_with("mongodb:") {
         return tally_in_mongodb(url).await;
     }
-    let mut conn = sqlx::PgConnection::connect(url).await?;
-    let count = sqlx::query("SELECT count(DISTINCT message_id), count(*) FROM ledger");
-    let row = count.fetch_one(&mut conn).await?;
-    let column = |index| usize::try_from(row.get::<i64, _>(index)).expect("a count is not negative");
-    Ok(Tally { messages: column(0), effects: column(1) })
+    const COUNT: &str = "SELECT count(DISTINCT message_id), count(*) FROM ledger";
+    let (messages, effects): (i64, i64) = if url.starts_with("sqlite:") {
+        sqlx::query_as(COUNT).fetch_one(&mut sqlx::SqliteConnection::connect(url).await?).await?
+    } else {
+        sqlx::query_as(COUNT).fetch_one(&mut sqlx::PgConnection::connect(url).await?).await?
+    };
+    Ok(Tally { messages: usize::try_from(messages)?, effects: usize::try_from(effects)? })
 }
 
 async fn tally_in_mongodb(url: &str) -> Result<Tally, BoxError> {
@@ -77,16 +78,18 @@ pub(crate) async fn until_handled(url: &str, messages: usize, consumer: &mut Run
 
 /// Publishes to a queue as a relay does: under the same id, until the broker has confirmed it.
 pub(crate) struct Producer {
-    publisher: RabbitPublisher,
-    queue: String,
+    pub(crate) publisher: BoxPublisher,
+    pub(crate) queue: String,
+    /// None where the queue is in a store.
+    pub(crate) broker: Option<BrokerPublisher>,
 }
 
 impl Producer {
     /// Declares the queue.
     pub(crate) async fn declare(broker: &str, queue: &str) -> Self {
-        let publisher = RabbitMq::new(broker).expect("a URL").publisher();
-        publisher.declare_queue(queue).await.expect("a queue of its own");
-        Self { publisher, queue: queue.to_owned() }
+        let broker = Broker::open(broker).await.expect("a URL").publisher();
+        broker.declare(queue).await.expect("a queue of its own");
+        Self { publisher: BoxPublisher::new(broker.clone()), queue: queue.to_owned(), broker: Some(broker) }
     }
 
     /// Returns when all are confirmed. What was confirmed too late is sent once more.
@@ -104,7 +107,9 @@ impl Producer {
 
     /// Deletes the queue.
     pub(crate) async fn clear_up(self) {
-        self.publisher.delete_queue(&self.queue).await.expect("the queue goes");
-        self.publisher.close().await;
+        if let Some(broker) = self.broker {
+            broker.delete(&self.queue).await.expect("the queue goes");
+            broker.close().await;
+        }
     }
 }

@@ -94,7 +94,8 @@ async fn assert_recovered(url: &str, consumer: &mut Running) {
 async fn stopped_while_a_broker_delivers(database: &mut impl Stops, url: &str, proxy: &Proxy, few: usize) {
     let queue = unique("outage");
     let producer = Producer::declare(&rabbitmq_url(), &queue).await;
-    let subject = consumer(&proxy.route(url).expect("a URL"), &format!("rabbit:{queue}"));
+    let source = format!("{}#{queue}", rabbitmq_url());
+    let subject = consumer(&proxy.route(url).expect("a URL"), &source);
     let mut consumer = subject.start().expect("it starts");
 
     let producing = tokio::spawn(produce(producer));
@@ -167,7 +168,7 @@ async fn case_17_a_private_broker_is_stopped_with_deliveries_and_publishes_under
     let mut rabbit = PrivateRabbit::start().await.expect("a node of its own");
     let database = TestDatabase::create().await.expect("a database of its own");
     let producer = Producer::declare(&rabbit.url(), "messages").await;
-    let subject = consumer(database.url(), "rabbit:messages").env("HAPAX_TEST_RABBITMQ", rabbit.url());
+    let subject = consumer(database.url(), &format!("{}#messages", rabbit.url()));
     let mut consumer = subject.start().expect("it starts");
 
     let producing = tokio::spawn(produce(producer));
@@ -191,9 +192,9 @@ async fn a_run_until_idle_does_not_end_while_the_broker_is_away() {
     let producer = Producer::declare(&rabbitmq_url(), &queue).await;
     producer.send((0..BEFORE).map(work).collect()).await;
     let subject = Subject::example("subject").expect("a test has a path");
-    let subject = subject.arg(database.url()).arg(format!("rabbit:{queue}"));
     let through_proxy = proxy.route(&rabbitmq_url()).expect("a URL");
-    let mut consumer = subject.env("HAPAX_TEST_RABBITMQ", through_proxy).start().expect("it starts");
+    let subject = subject.arg(database.url()).arg(format!("{through_proxy}#{queue}"));
+    let mut consumer = subject.start().expect("it starts");
 
     until_handled(database.url(), BEFORE, &mut consumer).await;
     proxy.cut();

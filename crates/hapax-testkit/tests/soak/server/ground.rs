@@ -1,0 +1,122 @@
+//! The servers, each of which can be taken away for a while.
+
+use hapax::sqlx::{self, Connection as _, SqliteConnection};
+use hapax_testkit::servers::{PrivateMongo, PrivatePostgres, PrivateRabbit, Server, require};
+use tempfile::TempDir;
+
+/// A store of one's own.
+pub(crate) enum Database {
+    Postgres(PrivatePostgres),
+    MongoDb(PrivateMongo),
+    /// A file is not stopped: somebody else has it locked.
+    Sqlite(TempDir, Option<SqliteConnection>),
+}
+
+impl Database {
+    pub(crate) async fn postgres() -> Option<Self> {
+        if !require(Server::PrivatePostgres) {
+            return None;
+        }
+        Some(Self::Postgres(PrivatePostgres::start().await.expect("a server of its own")))
+    }
+
+    pub(crate) async fn mongodb() -> Option<Self> {
+        if !require(Server::PrivateMongo) {
+            return None;
+        }
+        Some(Self::MongoDb(PrivateMongo::start().await.expect("a server of its own")))
+    }
+
+    pub(crate) fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().expect("a folder"), None)
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Postgres(_) => "PostgreSQL",
+            Self::MongoDb(_) => "MongoDB",
+            Self::Sqlite(..) => "SQLite",
+        }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Postgres(server) => server.url("postgres"),
+            Self::MongoDb(server) => server.url("shop"),
+            Self::Sqlite(folder, _) => format!("sqlite:{}", folder.path().join("shop.db").display()),
+        }
+    }
+
+    pub(crate) async fn take_away(&mut self, orderly: bool) {
+        let url = self.url();
+        match self {
+            Self::Postgres(server) if orderly => server.stop_orderly().await.expect("it stops"),
+            Self::Postgres(server) => server.stop().await.expect("it stops"),
+            Self::MongoDb(server) if orderly => server.stop_orderly().await.expect("it stops"),
+            Self::MongoDb(server) => server.stop().await.expect("it stops"),
+            Self::Sqlite(_, lock) => {
+                let mut holder = SqliteConnection::connect(&url).await.expect("the database opens");
+                sqlx::raw_sql("BEGIN EXCLUSIVE").execute(&mut holder).await.expect("it is locked");
+                *lock = Some(holder);
+            }
+        }
+    }
+
+    pub(crate) async fn give_back(&mut self) {
+        match self {
+            Self::Postgres(server) => server.start_again().await.expect("it starts again"),
+            Self::MongoDb(server) => server.start_again().await.expect("it starts again"),
+            Self::Sqlite(_, lock) => {
+                if let Some(holder) = lock.take() {
+                    holder.close().await.expect("it is unlocked");
+                }
+            }
+        }
+    }
+}
+
+/// A broker of one's own.
+pub(crate) enum Broker {
+    RabbitMq(PrivateRabbit),
+    /// The store's own queues, which are away when the store is.
+    Embedded,
+}
+
+impl Broker {
+    pub(crate) async fn rabbitmq() -> Option<Self> {
+        if !require(Server::PrivateRabbit) {
+            return None;
+        }
+        Some(Self::RabbitMq(PrivateRabbit::start().await.expect("a node of its own")))
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::RabbitMq(_) => "RabbitMQ",
+            Self::Embedded => "embedded queue",
+        }
+    }
+
+    /// None for the store's own queues.
+    pub(crate) fn url(&self) -> Option<String> {
+        match self {
+            Self::RabbitMq(node) => Some(node.url()),
+            Self::Embedded => None,
+        }
+    }
+
+    pub(crate) async fn take_away(&mut self, database: &mut Database, orderly: bool) {
+        match self {
+            Self::RabbitMq(node) if orderly => node.stop_orderly().await.expect("it stops"),
+            Self::RabbitMq(node) => node.stop().await.expect("it stops"),
+            Self::Embedded => database.take_away(orderly).await,
+        }
+    }
+
+    pub(crate) async fn give_back(&mut self, database: &mut Database) {
+        match self {
+            Self::RabbitMq(node) => node.start_again().await.expect("it starts again"),
+            Self::Embedded => database.give_back().await,
+        }
+    }
+}
