@@ -99,6 +99,7 @@ mod tests {
                 include_str!("conformance/source/reconnect.rs"),
                 include_str!("conformance/source/leases.rs"),
                 include_str!("conformance/source/lanes.rs"),
+                include_str!("conformance/source/consumer.rs"),
             ],
         ),
     ];

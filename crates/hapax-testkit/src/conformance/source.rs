@@ -1,6 +1,7 @@
 //! What every source must do.
 
 mod by_hand;
+pub mod consumer;
 pub mod delivery;
 pub mod lanes;
 pub mod leases;
@@ -103,6 +104,16 @@ macro_rules! source_conformance {
             }
             lanes {
                 the_messages_of_a_lane_come_in_order
+            }
+            consumer {
+                case_09_a_copy_that_is_sent_again_has_no_effect
+                case_36_ids_are_told_apart_byte_for_byte
+                case_37_ids_of_several_fields_do_not_run_together
+                case_38_messages_without_an_id_are_set_aside_each
+                case_39_a_payload_that_cannot_be_used_is_set_aside
+                case_40_amounts_arrive_digit_for_digit
+                case_41_a_type_nobody_handles_is_set_aside
+                case_42_a_batch_in_which_two_fail
             }
         }
     };
