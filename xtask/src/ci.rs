@@ -2,6 +2,7 @@
 
 use crate::{
     args::Scope,
+    cases,
     failure::{Failure, Result},
     steps, suite,
 };
@@ -17,7 +18,8 @@ pub(crate) fn run() -> Result {
     let mut documentation = steps::cargo(["doc", "--workspace", "--no-deps", "--quiet"]);
     steps::run("documentation", documentation.env("RUSTDOCFLAGS", "-D warnings"))?;
     main_command()?;
-    suite::run(Scope::All, &[])
+    suite::run(Scope::All, &[])?;
+    cases::is_committed()
 }
 
 /// As a newcomer runs it; and again, when everything is a duplicate.

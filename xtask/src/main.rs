@@ -3,6 +3,7 @@
 //! It depends on nothing, so that it builds in a moment and also while the workspace does not.
 
 mod args;
+mod cases;
 mod ci;
 mod failure;
 #[allow(dead_code, reason = "the test kit, whose folder this is, uses more of it than xtask does")]

@@ -4,6 +4,7 @@ use std::{fs, io::ErrorKind, path::PathBuf, process::Command};
 
 use crate::{
     args::Scope,
+    cases,
     failure::{Context, Failure, Result},
     packages,
     servers::Servers,
@@ -22,9 +23,12 @@ pub(crate) fn run(scope: Scope, args: &[String]) -> Result {
         Scope::All => {
             packages::ensure()?;
             let servers = Servers::ensure()?;
-            run_with(args, |command| {
+            cases::forget()?;
+            let result = run_with(args, |command| {
                 servers.name_to(command).env("HAPAX_REQUIRE_SERVERS", "1");
-            })
+            });
+            // A run of some of the tests says nothing about the others.
+            if args.is_empty() && has_nextest() { result.and(cases::write()) } else { result }
         }
         Scope::Embedded => {
             let args: Vec<String> = args.iter().cloned().chain(WITHOUT_SERVERS.map(str::to_owned)).collect();
@@ -35,6 +39,10 @@ pub(crate) fn run(scope: Scope, args: &[String]) -> Result {
     }
 }
 
+fn has_nextest() -> bool {
+    steps::succeeds(&mut steps::cargo(["nextest", "--version"]))
+}
+
 /// The runner's summary is the last thing printed, unless something failed.
 fn run_with(args: &[String], environment: impl Fn(&mut Command)) -> Result {
     let skipped = Skipped::create()?;
@@ -42,7 +50,7 @@ fn run_with(args: &[String], environment: impl Fn(&mut Command)) -> Result {
         environment(command.env("HAPAX_SKIPPED_TESTS", &skipped.file));
         command
     };
-    if steps::succeeds(&mut steps::cargo(["nextest", "--version"])) {
+    if has_nextest() {
         // It runs no documentation tests; these come first, so that its summary comes last.
         let mut examples = prepare(steps::cargo(["test", "--workspace", "--doc"]));
         steps::run("documentation tests", &mut examples)?;

@@ -47,7 +47,8 @@ run = "INSERT INTO ledger (id, order_id, amount) VALUES ('mail', :order, :amount
     }
 
     #[tokio::test]
-    async fn case_25_a_relay_killed_between_publishing_and_marking_publishes_again_under_the_same_id() {
+    async fn case_25_a_relay_killed_between_publishing_to_rabbitmq_and_marking_publishes_again_under_the_same_id()
+     {
         if !require(Server::RabbitMq) {
             return;
         }

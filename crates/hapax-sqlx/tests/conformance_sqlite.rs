@@ -95,7 +95,7 @@ impl SourceFixture for Embedded {
     }
 }
 
-mod source {
+mod embedded_queue {
     use super::*;
 
     hapax_testkit::source_conformance!(Embedded);

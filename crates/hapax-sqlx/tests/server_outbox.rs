@@ -55,7 +55,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_24_a_lower_number_committed_later_is_published_too() {
+    async fn case_24_a_lower_number_committed_later_is_published_too_on_postgres() {
         let Some(ground) = Ground::new().await else { return };
         let (mut slow, mut quick) = (ground.connect().await, ground.connect().await);
         let mut slow = slow.begin().await.expect("a transaction");

@@ -132,7 +132,7 @@ mod server {
         }
     }
 
-    mod source {
+    mod embedded_queue {
         use super::*;
 
         hapax_testkit::source_conformance!(Embedded);

@@ -86,7 +86,7 @@ async fn killed_again_and_again_at_later_passages() {
 }
 
 #[tokio::test]
-async fn case_15_a_message_that_kills_the_process_is_set_aside_alone() {
+async fn case_15_a_message_of_the_embedded_queue_that_kills_the_process_is_set_aside_alone() {
     for what in ["kill", "overflow the stack"] {
         let ground = Ground::new();
         let mut lines = messages();

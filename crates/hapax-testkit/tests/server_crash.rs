@@ -50,7 +50,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_05_killed_at_every_step_of_the_embedded_queue() {
+    async fn case_05_killed_at_every_step_of_the_embedded_queue_on_postgres() {
         if !require(Server::Postgres) {
             return;
         }
@@ -70,7 +70,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_05_killed_at_every_step_of_rabbitmq() {
+    async fn case_05_killed_at_every_step_of_rabbitmq_on_postgres() {
         if !require(Server::Postgres) || !require(Server::RabbitMq) {
             return;
         }
@@ -115,7 +115,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_20_case_35_killed_at_every_step_of_a_call() {
+    async fn case_20_case_35_killed_at_every_step_of_a_call_on_postgres() {
         if !require(Server::Postgres) {
             return;
         }
@@ -162,7 +162,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_15_a_message_that_kills_the_process_is_set_aside_alone() {
+    async fn case_15_a_message_from_rabbitmq_that_kills_the_process_is_set_aside_alone_on_postgres() {
         if !require(Server::Postgres) || !require(Server::RabbitMq) {
             return;
         }
@@ -170,7 +170,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_15_a_message_that_kills_the_process_is_set_aside_alone_on_mongodb() {
+    async fn case_15_a_message_from_rabbitmq_that_kills_the_process_is_set_aside_alone_on_mongodb() {
         if !require(Server::MongoDb) || !require(Server::RabbitMq) {
             return;
         }

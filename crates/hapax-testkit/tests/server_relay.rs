@@ -140,7 +140,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_26_what_the_broker_routes_nowhere_stays_and_others_flow() {
+    async fn case_26_what_rabbitmq_routes_nowhere_stays_and_others_flow() {
         let Some(ground) = shared().await else { return };
         let nowhere = unique("nowhere");
         let lost = |to: Publication| to.key("bad");
@@ -181,7 +181,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_26_what_the_broker_nacks_stays_and_is_published_later() {
+    async fn case_26_what_rabbitmq_nacks_stays_and_is_published_later() {
         let Some(ground) = shared().await else { return };
         let full = unique("full");
         let reject = lapin::types::AMQPValue::LongString("reject-publish".into());
@@ -202,7 +202,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_27_a_private_brokers_limit_parks_what_is_too_large_and_nothing_else() {
+    async fn case_27_the_limit_of_a_private_rabbitmq_parks_what_is_too_large_and_nothing_else() {
         if !require(Server::Postgres) || !require(Server::PrivateRabbit) {
             return;
         }
@@ -226,7 +226,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_26_a_private_broker_that_blocks_or_goes_away_loses_nothing() {
+    async fn case_26_a_private_rabbitmq_that_blocks_or_goes_away_loses_nothing() {
         if !require(Server::Postgres) || !require(Server::PrivateRabbit) {
             return;
         }
@@ -253,7 +253,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_17_a_private_broker_stopped_under_load_gets_everything_in_order() {
+    async fn case_17_a_private_rabbitmq_stopped_under_load_gets_everything_in_order() {
         if !require(Server::Postgres) || !require(Server::PrivateRabbit) {
             return;
         }
@@ -293,7 +293,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_28_block_keeps_the_order_and_skip_goes_on() {
+    async fn case_28_block_keeps_the_order_and_skip_goes_on_with_rabbitmq() {
         for (policy, expected) in [(OnFailure::Block, 1), (OnFailure::Skip, 3)] {
             let Some(ground) = shared().await else { return };
             let nowhere = unique("nowhere");
@@ -315,7 +315,7 @@ mod server {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn case_30_four_relays_keep_the_order_of_each_key_while_one_dies() {
+    async fn case_30_four_relays_keep_the_order_of_each_key_while_one_dies_with_rabbitmq() {
         let Some(ground) = shared().await else { return };
         let publishers: Vec<RabbitPublisher> = (0..4).map(|_| ground.broker.publisher()).collect();
         let mut relays: Vec<Running> = Vec::new();

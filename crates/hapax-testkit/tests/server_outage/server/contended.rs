@@ -38,7 +38,7 @@ impl Handler<PgStore, Job> for Slow {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_13_a_handler_that_outlives_its_lease_is_extended() {
+async fn case_13_a_handler_that_outlives_its_lease_is_extended_by_the_embedded_queue_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }
@@ -76,7 +76,7 @@ impl Handler<PgStore, Job> for Held {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_13_a_message_that_is_delivered_again_while_it_is_handled_is_one_effect() {
+async fn case_13_a_message_that_is_delivered_again_while_it_is_handled_is_one_effect_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }
@@ -197,7 +197,7 @@ async fn book(accounts: i64, bookings: Vec<Envelope>) -> (Duration, i64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_50_eight_workers_on_random_rows_do_not_lock_each_other_out() {
+async fn case_50_eight_workers_on_random_rows_do_not_lock_each_other_out_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }
@@ -212,7 +212,7 @@ async fn case_50_eight_workers_on_random_rows_do_not_lock_each_other_out() {
 
 /// Rows that the key says nothing of: deadlocks come, cost time, and are nobody's attempt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_50_deadlocks_that_no_key_prevents_are_charged_to_nobody() {
+async fn case_50_deadlocks_that_no_key_prevents_are_charged_to_nobody_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }
@@ -251,7 +251,7 @@ fn p99(times: &[Duration]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_11_a_purge_on_several_instances_is_bounded_and_disturbs_nobody() {
+async fn case_11_a_purge_on_several_instances_is_bounded_and_disturbs_nobody_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }

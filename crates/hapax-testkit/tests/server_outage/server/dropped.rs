@@ -20,7 +20,7 @@ const IN_TRANSACTION: &str = "SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_43_a_consumer_that_is_dropped_leaves_no_transaction_and_no_poisoned_connection() {
+async fn case_43_a_consumer_that_is_dropped_leaves_no_transaction_and_no_poisoned_connection_on_postgres() {
     if !require(Server::Postgres) {
         return;
     }

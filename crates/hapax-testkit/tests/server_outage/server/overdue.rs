@@ -58,7 +58,7 @@ impl Handler<PgStore, Job> for Holding {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_13_a_handler_that_outlives_the_ack_timeout_of_a_private_broker_is_one_effect() {
+async fn case_13_a_handler_that_outlives_the_ack_timeout_of_a_private_rabbitmq_is_one_effect() {
     if !require(Server::PrivateRabbit) || !require(Server::Postgres) {
         return;
     }

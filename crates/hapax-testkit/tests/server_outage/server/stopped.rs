@@ -109,7 +109,7 @@ async fn stopped_while_a_broker_delivers(database: &mut impl Stops, url: &str, p
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_16_the_database_is_stopped_while_a_broker_delivers() {
+async fn case_16_postgres_is_stopped_while_rabbitmq_delivers() {
     if !require(Server::PrivatePostgres) || !require(Server::RabbitMq) {
         return;
     }
@@ -120,7 +120,7 @@ async fn case_16_the_database_is_stopped_while_a_broker_delivers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_16_a_private_mongodb_is_stopped_while_a_broker_delivers() {
+async fn case_16_a_private_mongodb_is_stopped_while_rabbitmq_delivers() {
     if !require(Server::PrivateMongo) || !require(Server::RabbitMq) {
         return;
     }
@@ -131,7 +131,7 @@ async fn case_16_a_private_mongodb_is_stopped_while_a_broker_delivers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_16_the_database_is_stopped_with_the_queue_in_it() {
+async fn case_16_postgres_is_stopped_with_the_embedded_queue_in_it() {
     if !require(Server::PrivatePostgres) {
         return;
     }
@@ -161,7 +161,7 @@ async fn case_16_the_database_is_stopped_with_the_queue_in_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn case_17_a_private_broker_is_stopped_with_deliveries_and_publishes_under_way() {
+async fn case_17_a_private_rabbitmq_is_stopped_with_deliveries_and_publishes_under_way() {
     if !require(Server::PrivateRabbit) || !require(Server::Postgres) {
         return;
     }
