@@ -5,19 +5,22 @@
 //! ```console
 //! $ cargo run -p shop                    # SQLite and the queue embedded in it: the file shop.db
 //! $ HAPAX_STORE=postgres://localhost/shop HAPAX_BROKER=amqp://localhost cargo run -p shop
+//! $ HAPAX_STORE=mongodb://localhost/shop HAPAX_BROKER=kafka://localhost:9092 cargo run -p shop
 //! $ cargo run -p shop -- --unprotected   # the same handler without the inbox: each copy takes effect
 //! ```
 //!
-//! [`payments`] is the producer, [`sqlite::orders`] has the consumers; `RUST_LOG=hapax=debug,sqlx=debug` shows
+//! [`payments`] is the producer, [`orders`] has the consumers, [`books`] what they write; `RUST_LOG=hapax=debug,sqlx=debug` shows
 //! each statement.
 
+mod books;
+mod orders;
 mod payments;
-mod postgres;
-mod sqlite;
 
 use std::env;
+use std::time::Duration;
 
-use hapax::{BoxError, Strategy};
+use hapax::{BoxError, MongoStore, PgStore, SqliteStore, Strategy};
+use orders::demonstrate;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
@@ -54,6 +57,12 @@ impl Shop {
         Ok(shop)
     }
 
+    /// How long nothing must have come before it ends. A broker that first divides its topics needs longer.
+    fn patience(&self) -> Duration {
+        let is_log = self.broker.as_ref().is_some_and(|url| url.starts_with("kafka"));
+        Duration::from_secs(if is_log { 10 } else { 1 })
+    }
+
     /// The queues of the orders, the mails, and accounting.
     fn queues(&self) -> [String; 3] {
         ["payments", "mails", "accounting"].map(|name| format!("{}.{name}", self.queue))
@@ -67,8 +76,9 @@ async fn main() -> Result<(), BoxError> {
     tracing_subscriber::registry().with(log.with_filter(filter)).init();
     let shop = Shop::from_environment()?;
     match shop.store.split(':').next() {
-        Some("sqlite") => sqlite::orders::demonstrate(&shop).await,
-        Some("postgres" | "postgresql") => postgres::orders::demonstrate(&shop).await,
-        _ => Err("HAPAX_STORE must begin with sqlite: or postgres:".into()),
+        Some("sqlite") => demonstrate::<SqliteStore>(&shop).await,
+        Some("postgres" | "postgresql") => demonstrate::<PgStore>(&shop).await,
+        Some("mongodb" | "mongodb+srv") => demonstrate::<MongoStore>(&shop).await,
+        _ => Err("HAPAX_STORE must begin with sqlite:, postgres: or mongodb:".into()),
     }
 }

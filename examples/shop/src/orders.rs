@@ -1,26 +1,14 @@
-//! The services of the shop. `Store`, `Tx` and `Connection` are those of the module around: SQLite or PostgreSQL.
+//! The services of the shop.
 
-use std::time::Duration;
-
-use hapax::rabbitmq::RabbitMq;
-use hapax::sqlx::{self, Connection as _};
 use hapax::{
-    BoxError, BoxPublisher, BoxSource, Consumer, Destination, Event, Failure, Format, Message, Publication,
-    Relay, Source, Strategy, Summary,
+    BoxError, BoxPublisher, BoxSource, Broker, Consumer, Destination, Event, Failure, Format, Message,
+    Publication, Relay, Summary, Transaction as _,
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Connection, Store, Tx};
 use crate::Shop;
+use crate::books::Books;
 use crate::payments::{PaymentReceived, publish_twice};
-
-const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shop_orders (
-    id           BIGINT PRIMARY KEY,
-    status       TEXT   NOT NULL DEFAULT 'open',
-    paid_cents   BIGINT NOT NULL DEFAULT 0,
-    emails       BIGINT NOT NULL DEFAULT 0,
-    booked_cents BIGINT NOT NULL DEFAULT 0
-)";
 
 /// An e-mail that is to be sent.
 #[derive(Serialize, Deserialize)]
@@ -40,10 +28,8 @@ impl Event for ConfirmationMail {
 /// Marks the order paid and asks for the confirmation. Run twice it would add twice, but it commits together
 /// with the record of the payment's id, and a copy finds that record. The mail is asked for in the same
 /// transaction: neither is there without the other.
-async fn mark_paid(tx: &mut Tx, payment: &PaymentReceived, mails: &str) -> hapax::Result {
-    let paid = "UPDATE shop_orders SET status = 'paid', paid_cents = paid_cents + $1 WHERE id = $2";
-    let paid = sqlx::query(paid).bind(payment.cents).bind(payment.order_id).execute(tx.conn()).await?;
-    if paid.rows_affected() == 0 {
+async fn mark_paid<B: Books>(tx: &mut B::Tx, payment: &PaymentReceived, mails: &str) -> hapax::Result {
+    if !B::pay(tx, payment.order_id, payment.cents).await? {
         return Err(Failure::reject("there is no such order")); // set aside: nor will there be one later
     }
     let mail = Publication::of(&ConfirmationMail { order_id: payment.order_id })?;
@@ -51,30 +37,26 @@ async fn mark_paid(tx: &mut Tx, payment: &PaymentReceived, mails: &str) -> hapax
 }
 
 /// The mail service. It counts; one that hands over to a mail server can do so twice if it dies in between.
-async fn send_mail(tx: &mut Tx, mail: Message<ConfirmationMail>) -> hapax::Result {
-    let sent = "UPDATE shop_orders SET emails = emails + 1 WHERE id = $1";
-    sqlx::query(sent).bind(mail.order_id).execute(tx.conn()).await?;
-    Ok(())
+async fn send_mail<B: Books>(tx: &mut B::Tx, mail: Message<ConfirmationMail>) -> hapax::Result {
+    Ok(B::mail(tx, mail.order_id).await?)
 }
 
 /// The accounting service: the same event, and a record of its own.
-async fn book(tx: &mut Tx, payment: Message<PaymentReceived>) -> hapax::Result {
-    let booked = "UPDATE shop_orders SET booked_cents = booked_cents + $1 WHERE id = $2";
-    sqlx::query(booked).bind(payment.cents).bind(payment.order_id).execute(tx.conn()).await?;
-    Ok(())
+async fn book<B: Books>(tx: &mut B::Tx, payment: Message<PaymentReceived>) -> hapax::Result {
+    Ok(B::book(tx, payment.order_id, payment.cents).await?)
 }
 
-/// A consumer as all three services have it. It ends when nothing has come for a second, or at Ctrl-C.
-fn consumer<S: Source>(
+/// A consumer as all three services have it. It ends when nothing has come for a while, or at Ctrl-C.
+fn consumer<B: Books>(
     name: &str,
-    store: &Store,
-    source: S,
-    strategy: Strategy,
-) -> Result<Consumer<Store, S>, BoxError> {
+    store: &B,
+    source: BoxSource,
+    shop: &Shop,
+) -> Result<Consumer<B, BoxSource>, BoxError> {
     Ok(Consumer::new(name, store.clone(), source)?
         .format(Format::default().key("json:/order_id".parse()?)) // one order, one worker
-        .strategy(strategy)
-        .until_idle(Duration::from_secs(1)))
+        .strategy(shop.strategy)
+        .until_idle(shop.patience()))
 }
 
 async fn interrupted() {
@@ -90,36 +72,37 @@ struct Lines {
 }
 
 impl Lines {
-    async fn open(shop: &Shop, orders: &Store) -> Result<Self, BoxError> {
+    async fn open<B: Books>(shop: &Shop, orders: &B) -> Result<Self, BoxError> {
         let [payments, mails, bookings] = shop.queues();
         let Some(url) = &shop.broker else {
-            let source = |queue: &str| BoxSource::new(orders.queue(queue));
-            let (payments, mails, bookings) = (source(&payments), source(&mails), source(&bookings));
-            return Ok(Self { publisher: BoxPublisher::new(orders.queues()), payments, mails, bookings });
+            let embedded =
+                |queue: &str| orders.embedded(queue).ok_or("this store has no queues: set HAPAX_BROKER");
+            let ((payments, publisher), (mails, _), (bookings, _)) =
+                (embedded(&payments)?, embedded(&mails)?, embedded(&bookings)?);
+            return Ok(Self { publisher, payments, mails, bookings });
         };
-        let broker = RabbitMq::new(url)?;
+        let broker = Broker::open(url).await?.declare();
         let publisher = broker.publisher();
         for queue in [&payments, &mails, &bookings] {
-            publisher.declare_queue(queue).await?;
+            publisher.declare(queue).await?;
         }
-        let source = |queue: &str| BoxSource::new(broker.source(queue));
+        let source = |queue: &str| broker.source(queue, "shop");
         let (payments, mails, bookings) = (source(&payments), source(&mails), source(&bookings));
         Ok(Self { publisher: BoxPublisher::new(publisher), payments, mails, bookings })
     }
 }
 
 /// Runs the services side by side: orders with its relay, mails, and accounting, whose inbox is another one.
-async fn serve(shop: &Shop, store: &Store, lines: Lines) -> Result<[Summary; 3], BoxError> {
-    let accounting = Store::builder(&shop.store).schema("accounting").connect().await?;
-    accounting.migrate().await?;
+async fn serve<B: Books>(shop: &Shop, store: &B, lines: Lines) -> Result<[Summary; 3], BoxError> {
+    let accounting = B::open(&shop.store, "accounting").await?;
     let [_, mails_queue, _] = shop.queues();
-    let take_payment = async move |tx: &mut Tx, payment: Message<PaymentReceived>| {
-        mark_paid(tx, &payment, &mails_queue).await
+    let take_payment = async move |tx: &mut B::Tx, payment: Message<PaymentReceived>| {
+        mark_paid::<B>(tx, &payment, &mails_queue).await
     };
-    let orders = consumer("orders", store, lines.payments, shop.strategy)?.on_event(take_payment);
-    let mails = consumer("mails", store, lines.mails, shop.strategy)?.on_event(send_mail);
-    let books = consumer("accounting", &accounting, lines.bookings, shop.strategy)?.on_event(book);
-    let relay = Relay::new(store.clone(), lines.publisher).until_idle(Duration::from_secs(1));
+    let orders = consumer("orders", store, lines.payments, shop)?.on_event(take_payment);
+    let mails = consumer("mails", store, lines.mails, shop)?.on_event(send_mail::<B>);
+    let books = consumer("accounting", &accounting, lines.bookings, shop)?.on_event(book::<B>);
+    let relay = Relay::new(store.clone(), lines.publisher).until_idle(shop.patience());
     let (orders, mails, books, _) = tokio::try_join!(
         orders.run_until(interrupted()),
         mails.run_until(interrupted()),
@@ -130,15 +113,11 @@ async fn serve(shop: &Shop, store: &Store, lines: Lines) -> Result<[Summary; 3],
 }
 
 /// Opens three orders, has the payment of each announced twice, and shows what came of it.
-pub(crate) async fn demonstrate(shop: &Shop) -> Result<(), BoxError> {
-    let store = Store::connect(&shop.store).await?;
-    store.migrate().await?; // the tables of Hapax, in a schema of their own or under a prefix
-    let mut database = Connection::connect(&shop.store).await?;
-    sqlx::query(SCHEMA).execute(&mut database).await?;
-
+pub(crate) async fn demonstrate<B: Books>(shop: &Shop) -> Result<(), BoxError> {
+    let store = B::open(&shop.store, "hapax").await?;
     let mut payments = Vec::new();
     for cents in [2500, 990, 129_900] {
-        payments.push(PaymentReceived::new(open_order(&mut database).await?, cents));
+        payments.push(PaymentReceived::new(store.new_order(&shop.store).await?, cents));
     }
     let lines = Lines::open(shop, &store).await?;
     let [to_orders, _, to_accounting] = shop.queues();
@@ -149,7 +128,7 @@ pub(crate) async fn demonstrate(shop: &Shop) -> Result<(), BoxError> {
 
     println!("{:>6}  {:<6}  {:>9}  {:>7}  {:>9}", "order", "status", "paid", "e-mails", "booked");
     for payment in &payments {
-        let (status, paid, emails, booked) = look_up(&mut database, payment.order_id).await?;
+        let (status, paid, emails, booked) = store.look_up(&shop.store, payment.order_id).await?;
         let (paid, booked) = (money(paid), money(booked));
         println!("{:>6}  {status:<6}  {paid:>9}  {emails:>7}  {booked:>9}", payment.order_id);
     }
@@ -161,14 +140,4 @@ pub(crate) async fn demonstrate(shop: &Shop) -> Result<(), BoxError> {
 
 fn money(cents: i64) -> String {
     format!("{}.{:02}", cents / 100, cents % 100)
-}
-
-async fn open_order(database: &mut Connection) -> Result<i64, sqlx::Error> {
-    let next = "INSERT INTO shop_orders (id) SELECT COALESCE(MAX(id), 0) + 1 FROM shop_orders RETURNING id";
-    sqlx::query_scalar(next).fetch_one(database).await
-}
-
-async fn look_up(database: &mut Connection, order: i64) -> Result<(String, i64, i64, i64), sqlx::Error> {
-    let row = "SELECT status, paid_cents, emails, booked_cents FROM shop_orders WHERE id = $1";
-    sqlx::query_as(row).bind(order).fetch_one(database).await
 }

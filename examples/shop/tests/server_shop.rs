@@ -1,59 +1,111 @@
-//! The shop on PostgreSQL and RabbitMQ.
+//! The shop on every store with every broker, by changing two URLs.
 
 mod program;
 
 mod server {
-    use std::env::temp_dir;
+    use hapax::{BoxError, Broker};
+    use hapax_testkit::servers::{
+        MongoDatabase, Server, TestDatabase, mongodb_url, rabbitmq_url, require, unique,
+    };
+    use tempfile::TempDir;
 
-    use hapax::sqlx::{Connection as _, PgConnection, query_as};
-    use hapax_testkit::servers::{Server, TestDatabase, rabbitmq_url, require, unique};
-    use lapin::ConnectionProperties;
-    use lapin::options::QueueDeleteOptions;
+    use super::program::run;
 
-    use super::program::{ORDERS, Order, paid, run};
+    /// A database of its own.
+    enum Store {
+        Sqlite(TempDir),
+        Postgres(TestDatabase),
+        MongoDb(MongoDatabase),
+    }
 
-    /// Runs the shop on a database and a queue of its own, and reads the orders.
-    async fn orders(args: &[&str]) -> std::io::Result<(String, Vec<Order>)> {
-        let (database, queue) = (TestDatabase::create().await?, unique("shop"));
+    impl Store {
+        fn sqlite() -> Option<Self> {
+            Some(Self::Sqlite(tempfile::tempdir().expect("a folder")))
+        }
+
+        async fn postgres() -> Option<Self> {
+            if !require(Server::Postgres) {
+                return None;
+            }
+            Some(Self::Postgres(TestDatabase::create().await.expect("a database")))
+        }
+
+        fn mongodb() -> Option<Self> {
+            if !require(Server::MongoDb) {
+                return None;
+            }
+            Some(Self::MongoDb(MongoDatabase::create_on(&mongodb_url()).expect("a database")))
+        }
+
+        fn url(&self) -> String {
+            match self {
+                Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("shop.db").display()),
+                Self::Postgres(database) => database.url().to_owned(),
+                Self::MongoDb(database) => database.url().to_owned(),
+            }
+        }
+    }
+
+    fn rabbitmq() -> Option<String> {
+        require(Server::RabbitMq).then(rabbitmq_url)
+    }
+
+    /// What the shop prints on a store and a broker, with queues of its own.
+    async fn printed(store: Option<Store>, broker: Option<String>, args: &[&str]) -> Option<String> {
+        let (store, broker) = (store?, broker?);
+        let (queue, folder) = (unique("shop"), tempfile::tempdir().expect("a folder"));
         let args = [args, &["--queue", &queue]].concat();
-        let servers = [("HAPAX_STORE", database.url()), ("HAPAX_BROKER", &rabbitmq_url())];
-        let printed = run(&temp_dir(), &args, &servers);
+        let servers = [("HAPAX_STORE", store.url()), ("HAPAX_BROKER", broker.clone())];
+        let servers = servers.each_ref().map(|(name, url)| (*name, url.as_str()));
+        let printed = run(folder.path(), &args, &servers);
+        clear(&broker, &queue).await.expect("the queues go");
+        Some(printed)
+    }
 
-        let mut connection = PgConnection::connect(database.url()).await.map_err(std::io::Error::other)?;
-        let orders = query_as(ORDERS).fetch_all(&mut connection).await.map_err(std::io::Error::other)?;
-        database.remove().await?;
+    async fn clear(broker: &str, queue: &str) -> Result<(), BoxError> {
+        let publisher = Broker::open(broker).await?.publisher();
         for name in ["payments", "mails", "accounting"] {
-            delete(&format!("{queue}.{name}")).await.map_err(std::io::Error::other)?;
+            publisher.delete(&format!("{queue}.{name}")).await?;
         }
-        Ok((printed, orders))
-    }
-
-    async fn delete(queue: &str) -> Result<(), lapin::Error> {
-        let broker = lapin::Connection::connect(&rabbitmq_url(), ConnectionProperties::default()).await?;
-        let channel = broker.create_channel().await?;
-        channel.queue_delete(queue.into(), QueueDeleteOptions::default()).await?;
-        broker.close(200, "".into()).await
-    }
-
-    #[tokio::test]
-    async fn a_payment_that_comes_twice_takes_effect_once() -> std::io::Result<()> {
-        if !require(Server::Postgres) || !require(Server::RabbitMq) {
-            return Ok(());
-        }
-        let (printed, orders) = orders(&[]).await?;
-        assert!(printed.ends_with("accounting: 3 handled, 3 duplicates\n"), "{printed}");
-        assert_eq!(orders, paid(1));
+        publisher.close().await;
         Ok(())
     }
 
-    #[tokio::test]
-    async fn without_the_inbox_it_takes_effect_twice() -> std::io::Result<()> {
-        if !require(Server::Postgres) || !require(Server::RabbitMq) {
-            return Ok(());
+    /// Every payment came twice, and took effect so many times.
+    fn assert_paid(printed: &str, times: usize) {
+        let amounts = [[25.00, 50.00], [9.90, 19.80], [1299.00, 2598.00]];
+        for (n, amounts) in (1..).zip(amounts) {
+            let (paid, mails) = (format!("{:.2}", amounts[times - 1]), times);
+            let line = format!("{n:>6}  paid    {paid:>9}  {mails:>7}  {paid:>9}");
+            assert!(printed.contains(&line), "{line} is missing:\n{printed}");
         }
-        let (printed, orders) = orders(&["--unprotected"]).await?;
-        assert!(printed.ends_with("accounting: 6 handled, 0 duplicates\n"), "{printed}");
-        assert_eq!(orders, paid(2));
-        Ok(())
+    }
+
+    macro_rules! pairs {
+        ($($test:ident: $store:expr, $broker:expr;)*) => {
+            $(
+                #[tokio::test(flavor = "multi_thread")]
+                async fn $test() {
+                    if let Some(printed) = printed($store, $broker, &[]).await {
+                        assert_paid(&printed, 1);
+                        assert!(printed.ends_with("accounting: 3 handled, 3 duplicates\n"), "{printed}");
+                    }
+                }
+            )*
+        };
+    }
+
+    pairs! {
+        twice_is_once_on_sqlite_and_rabbitmq: Store::sqlite(), rabbitmq();
+        twice_is_once_on_postgres_and_rabbitmq: Store::postgres().await, rabbitmq();
+        twice_is_once_on_mongodb_and_rabbitmq: Store::mongodb(), rabbitmq();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn without_the_inbox_it_takes_effect_twice() {
+        if let Some(printed) = printed(Store::postgres().await, rabbitmq(), &["--unprotected"]).await {
+            assert_paid(&printed, 2);
+            assert!(printed.ends_with("accounting: 6 handled, 0 duplicates\n"), "{printed}");
+        }
     }
 }
