@@ -411,13 +411,14 @@ pub(crate) struct Bench {
     /// The store's URL; tables of its own are made there and dropped afterwards
     #[arg(long, value_name = "URL", env = "HAPAX_STORE", hide_env_values = true)]
     pub(crate) store: String,
-    /// A RabbitMQ's URL: measures the relay beside the publisher it uses, and nothing else
-    #[cfg(feature = "rabbitmq")]
+    /// A broker's URL: measures the relay beside the publisher it uses, and nothing else
     #[arg(long, value_name = "URL", conflicts_with = "only")]
     pub(crate) broker: Option<String>,
+    /// Measures consumers of the broker, end to end, instead of the relay: beside one written on its client library
+    #[arg(long, requires = "broker")]
+    pub(crate) consume: bool,
     /// Measures HTTP requests with a key beside a handler without, and nothing else
-    #[cfg_attr(feature = "rabbitmq", arg(long, conflicts_with = "broker"))]
-    #[cfg_attr(not(feature = "rabbitmq"), arg(long))]
+    #[arg(long, conflicts_with = "broker")]
     pub(crate) http: bool,
     /// Messages of each row and round
     #[arg(long, default_value_t = 20_000)]

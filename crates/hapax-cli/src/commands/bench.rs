@@ -1,13 +1,14 @@
 //! `hapax bench`: what protection costs, and what batches win, side by side in one run.
 
+mod consume;
 mod contender;
 mod ground;
 mod http;
 mod pace;
 mod payments;
+mod plain;
 mod postgres;
 mod protected;
-#[cfg(feature = "rabbitmq")]
 mod relay;
 mod report;
 mod sqlite;
@@ -74,10 +75,10 @@ async fn measure_on<D: Arena>(
     stop: &CancellationToken,
 ) -> Result<ExitCode, Trouble> {
     let ground = Ground::<D>::open(&args.store, found.schema(), args.workers).await?;
-    #[cfg(feature = "rabbitmq")]
     if let Some(broker) = &args.broker {
-        let measured = match ground.store.migrate().await {
-            Ok(_) => relay::run(&ground.store, broker, args, stop).await,
+        let measured = match ground.lay_out().await {
+            Ok(()) if args.consume => consume::run(&ground, broker, args, stop).await,
+            Ok(()) => relay::run(&ground.store, broker, args, stop).await,
             Err(error) => Err(error.into()),
         };
         let cleared = ground.clear().await;

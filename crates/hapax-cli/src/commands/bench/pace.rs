@@ -60,7 +60,6 @@ impl Waits {
     }
 
     /// What half of them did not exceed, in milliseconds.
-    #[cfg(feature = "rabbitmq")]
     pub(super) fn p50_ms(&self) -> f64 {
         self.quantile_ms(0.5)
     }

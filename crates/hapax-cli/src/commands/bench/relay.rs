@@ -4,11 +4,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
 use hapax::sql::{Dialect, SqlStore};
 use hapax::{
-    Code, Destination, Envelope, Error, ErrorKind, Fetched, MessageId, Outgoing, Publication, Publisher,
-    Relay, Settler as _, Source as _, Store as _,
+    Broker, BrokerPublisher, Code, Destination, Envelope, Error, ErrorKind, Fetched, MessageId, Outgoing,
+    Publication, Publisher, Relay, Settler as _, Source as _, Store as _,
 };
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -67,7 +66,7 @@ impl Contender {
 /// What is measured on.
 struct Ground<'g, D: Dialect> {
     store: &'g SqlStore<D>,
-    broker: RabbitMq,
+    broker: Broker,
     queue: String,
     stop: CancellationToken,
 }
@@ -80,10 +79,10 @@ pub(super) async fn run<D: Arena>(
     stop: &CancellationToken,
 ) -> Result<bool, Trouble> {
     let queue = format!("{}_relay", store.schema());
-    let ground = Ground { store, broker: RabbitMq::new(url)?, queue, stop: stop.clone() };
+    let ground = Ground { store, broker: Broker::open(url).await?.declare(), queue, stop: stop.clone() };
     let measured = measure(&ground, args).await;
     let publisher = ground.broker.publisher();
-    publisher.delete_queue(&ground.queue).await?;
+    publisher.delete(&ground.queue).await?;
     publisher.close().await;
     let Some((rates, waits)) = measured? else { return Ok(false) };
     print(args, &rates, &waits);
@@ -133,7 +132,7 @@ async fn pass<D: Arena>(
     messages: u32,
 ) -> Result<Duration, Trouble> {
     let publisher = ground.broker.publisher();
-    publisher.declare_queue(&ground.queue).await?;
+    publisher.declare(&ground.queue).await?;
     let took = match contender {
         Contender::FromMemory => from_memory(ground, &publisher, messages).await?,
         Contender::Relay => relayed(ground, contender, 1, messages).await?,
@@ -142,7 +141,7 @@ async fn pass<D: Arena>(
     if !ground.stop.is_cancelled() {
         verify(ground, contender, messages).await?;
     }
-    publisher.delete_queue(&ground.queue).await?;
+    publisher.delete(&ground.queue).await?;
     publisher.close().await;
     Ok(took)
 }
@@ -153,7 +152,7 @@ fn body(number: u32) -> String {
 
 async fn from_memory<D: Arena>(
     ground: &Ground<'_, D>,
-    publisher: &RabbitPublisher,
+    publisher: &BrokerPublisher,
     messages: u32,
 ) -> Result<Duration, Error> {
     let outgoing: Vec<Outgoing> = (0..messages)
@@ -231,7 +230,7 @@ async fn publish<D: Dialect>(
 
 /// Counts what is confirmed, over all relays.
 struct Counting {
-    publisher: RabbitPublisher,
+    publisher: BrokerPublisher,
     /// How many are left, and when there were none.
     left: Arc<Mutex<(u32, Option<Instant>)>>,
     finished: CancellationToken,
@@ -254,7 +253,7 @@ impl Publisher for Counting {
 /// Reads the queue and looks whether every message is there, once, and those of a key in their order.
 async fn verify<D: Arena>(ground: &Ground<'_, D>, contender: Contender, messages: u32) -> Result<(), Error> {
     let wrong = |text: String| Error::new(ErrorKind::Broken, Code::TotalsWrong, text);
-    let mut source = ground.broker.source(&ground.queue);
+    let mut source = ground.broker.source(&ground.queue, "bench");
     source.prepare(1_000).await?;
     let settler = source.settler();
     let mut last: HashMap<u32, u32> = HashMap::new();
@@ -287,7 +286,7 @@ async fn verify<D: Arena>(ground: &Ground<'_, D>, contender: Contender, messages
 /// `writer` commits.
 async fn latency<D: Arena>(ground: &Ground<'_, D>, writer: &SqlStore<D>) -> Result<Waits, Trouble> {
     let publisher = ground.broker.publisher();
-    publisher.declare_queue(&ground.queue).await?;
+    publisher.declare(&ground.queue).await?;
     let begun: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
     let timing = Timing { publisher: publisher.clone(), begun: Arc::clone(&begun) };
     let stop = CancellationToken::new();
@@ -314,7 +313,7 @@ async fn latency<D: Arena>(ground: &Ground<'_, D>, writer: &SqlStore<D>) -> Resu
     let _ = tokio::time::timeout(Duration::from_secs(10), all_begun).await;
     stop.cancel();
     running.await.map_err(super::ground::defect)??;
-    publisher.delete_queue(&ground.queue).await?;
+    publisher.delete(&ground.queue).await?;
     publisher.close().await;
     let begun = begun.lock().unwrap_or_else(PoisonError::into_inner);
     let mut waits = Waits::default();
@@ -334,7 +333,7 @@ async fn latency<D: Arena>(ground: &Ground<'_, D>, writer: &SqlStore<D>) -> Resu
 
 /// Notes when a message is handed to the broker.
 struct Timing {
-    publisher: RabbitPublisher,
+    publisher: BrokerPublisher,
     begun: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
@@ -375,7 +374,7 @@ fn print(args: &Bench, rates: &Rates, waits: &Named) {
     say!("{messages} messages a row and round; medians of {rounds} rounds");
 }
 
-fn median(rates: &[f64]) -> f64 {
+pub(super) fn median(rates: &[f64]) -> f64 {
     let mut rates = rates.to_vec();
     rates.sort_by(f64::total_cmp);
     rates.get(rates.len() / 2).copied().unwrap_or(0.0)

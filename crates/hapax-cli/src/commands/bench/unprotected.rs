@@ -59,11 +59,11 @@ fn next(stock: &Stock, stop: &CancellationToken) -> Option<(hapax::Envelope, std
     if stop.is_cancelled() { None } else { stock.take() }
 }
 
-fn read(body: &[u8]) -> Result<Payment, Error> {
+pub(super) fn read(body: &[u8]) -> Result<Payment, Error> {
     serde_json::from_slice(body).map_err(super::ground::defect)
 }
 
-async fn handle<D: Arena>(ground: &Ground<D>, payment: Payment) -> Result<(), sqlx::Error> {
+pub(super) async fn handle<D: Arena>(ground: &Ground<D>, payment: Payment) -> Result<(), sqlx::Error> {
     let mut tx = D::begin(&ground.pool).await?;
     D::add(&mut tx, &ground.texts.add, payment).await?;
     tx.commit().await
