@@ -47,6 +47,7 @@ pub(crate) enum Command {
 
 /// `hapax run`.
 #[derive(Debug, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
     /// The configuration file
     #[arg(required_unless_present = "print_defaults")]

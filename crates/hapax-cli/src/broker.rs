@@ -19,6 +19,7 @@ pub(crate) async fn configured(config: &Config, name: &Placed<String>) -> Result
 }
 
 /// The broker that these settings describe. Connects to nothing.
+#[allow(clippy::unused_async, reason = "some brokers read their settings from outside")]
 pub(crate) async fn of(settings: &Settings) -> Result<Broker, Error> {
     match &settings.connection {
         #[cfg(feature = "rabbitmq")]

@@ -1,8 +1,9 @@
-//! What every store and every source must do, written once.
+//! What every store, source and publisher must do, written once.
 //!
-//! An adapter implements [`StoreFixture`](store::StoreFixture) or [`SourceFixture`](source::SourceFixture) in
-//! its test folder and calls [`store_conformance!`](crate::store_conformance) or
-//! [`source_conformance!`](crate::source_conformance), which makes a test of each case:
+//! An adapter implements [`StoreFixture`](store::StoreFixture), [`SourceFixture`](source::SourceFixture) or
+//! [`PublisherFixture`](publisher::PublisherFixture) in its test folder and calls
+//! [`store_conformance!`](crate::store_conformance), [`source_conformance!`](crate::source_conformance) or
+//! [`publisher_conformance!`](crate::publisher_conformance), which makes a test of each case:
 //!
 //! ```ignore
 //! hapax_testkit::store_conformance!(OnPostgres);
@@ -10,6 +11,7 @@
 //!
 //! Cases that reproduce a scenario which users of comparable software reported carry its number: `case_07_…`.
 
+pub mod publisher;
 pub mod source;
 pub mod store;
 
@@ -71,7 +73,7 @@ macro_rules! conformance_cases {
 #[cfg(test)]
 mod tests {
     /// Each suite's list of cases, and the files they are written in.
-    const SUITES: [(&str, &[&str]); 2] = [
+    const SUITES: [(&str, &[&str]); 3] = [
         (
             include_str!("conformance/store.rs"),
             &[
@@ -100,6 +102,13 @@ mod tests {
                 include_str!("conformance/source/leases.rs"),
                 include_str!("conformance/source/lanes.rs"),
                 include_str!("conformance/source/consumer.rs"),
+            ],
+        ),
+        (
+            include_str!("conformance/publisher.rs"),
+            &[
+                include_str!("conformance/publisher/outage.rs"),
+                include_str!("conformance/publisher/result.rs"),
             ],
         ),
     ];

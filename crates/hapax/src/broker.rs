@@ -70,6 +70,7 @@ impl Broker {
     ///
     /// `Code::ConfigWrongValue` if it is no URL of a broker, `Code::NotAvailable` if this build was made without that
     /// broker. Neither repeats the URL.
+    #[allow(clippy::unused_async, reason = "some brokers read their settings from outside")]
     pub async fn open(url: &str) -> Result<Self, Error> {
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         match SCHEMES.iter().find(|(known, _)| *known == scheme).map(|(_, feature)| *feature) {

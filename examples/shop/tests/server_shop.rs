@@ -19,8 +19,8 @@ mod server {
     }
 
     impl Store {
-        fn sqlite() -> Option<Self> {
-            Some(Self::Sqlite(tempfile::tempdir().expect("a folder")))
+        fn sqlite() -> Self {
+            Self::Sqlite(tempfile::tempdir().expect("a folder"))
         }
 
         async fn postgres() -> Option<Self> {
@@ -96,7 +96,7 @@ mod server {
     }
 
     pairs! {
-        twice_is_once_on_sqlite_and_rabbitmq: Store::sqlite(), rabbitmq();
+        twice_is_once_on_sqlite_and_rabbitmq: Some(Store::sqlite()), rabbitmq();
         twice_is_once_on_postgres_and_rabbitmq: Store::postgres().await, rabbitmq();
         twice_is_once_on_mongodb_and_rabbitmq: Store::mongodb(), rabbitmq();
     }

@@ -1,4 +1,4 @@
-//! nextest's report, as JUnit has it.
+//! The report of nextest, in the form of `JUnit`.
 
 /// A test that ran.
 #[derive(Debug, PartialEq, Eq)]

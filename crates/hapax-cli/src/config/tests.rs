@@ -155,7 +155,7 @@ fn what_this_release_cannot_do_is_refused_all_at_once() {
     let config = good(include_str!("../../tests/fixtures/full.toml"));
     let kafka: &[usize] = if cfg!(feature = "kafka") { &[] } else { &[20] };
     let report = config.origin.report(unavailable(&config));
-    let refused = report.iter().flat_map(|report| report.problems());
+    let refused = report.iter().flat_map(Report::problems);
     let lines: Vec<_> = refused.map(|located| located.line_and_column().expect("a place").0).collect();
     assert_eq!(lines, kafka);
     assert!(unavailable(&config).iter().all(|problem| problem.code == Code::NotAvailable));

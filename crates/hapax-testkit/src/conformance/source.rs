@@ -1,6 +1,6 @@
 //! What every source must do.
 
-mod by_hand;
+pub(super) mod by_hand;
 pub mod consumer;
 pub mod delivery;
 pub mod lanes;

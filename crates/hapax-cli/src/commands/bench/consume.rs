@@ -23,7 +23,7 @@ use crate::trouble::Trouble;
 /// Messages that are published together.
 const TOGETHER: usize = 500;
 /// How long nothing may come before the measurement is given up.
-const SILENCE: Duration = Duration::from_secs(60);
+const SILENCE: Duration = Duration::from_mins(1);
 /// The readers' name on the broker.
 const READER: &str = "bench";
 

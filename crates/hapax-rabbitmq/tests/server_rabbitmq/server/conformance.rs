@@ -1,8 +1,10 @@
-//! The suite that every source passes.
+//! The suites that every source and every publisher passes.
 
 use hapax_core::{Envelope, Outgoing, Publisher, Timestamp};
 use hapax_rabbitmq::{RabbitPublisher, RabbitSource};
+use hapax_testkit::conformance::publisher::PublisherFixture;
 use hapax_testkit::conformance::source::SourceFixture;
+
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{Server, require};
 
@@ -54,6 +56,35 @@ impl SourceFixture for OnRabbitMq {
     }
 }
 
+impl PublisherFixture for OnRabbitMq {
+    type Publisher = RabbitPublisher;
+
+    async fn publisher(&self) -> RabbitPublisher {
+        through(&self.proxy).publisher()
+    }
+
+    fn queue(&self) -> String {
+        self.queue.name.clone()
+    }
+
+    fn nowhere(&self) -> Option<String> {
+        Some(format!("{}.gone", self.queue.name))
+    }
+
+    /// The broker's limit is 128 MiB: whether it is kept to is tried on a private one, with a smaller limit.
+    fn too_large(&self) -> Option<usize> {
+        None
+    }
+
+    async fn cut_off(&self) {
+        self.proxy.cut();
+    }
+
+    async fn heal(&self) {
+        self.proxy.heal();
+    }
+}
+
 impl Drop for OnRabbitMq {
     fn drop(&mut self) {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.queue.delete()));
@@ -61,3 +92,4 @@ impl Drop for OnRabbitMq {
 }
 
 hapax_testkit::source_conformance!(OnRabbitMq);
+hapax_testkit::publisher_conformance!(OnRabbitMq);

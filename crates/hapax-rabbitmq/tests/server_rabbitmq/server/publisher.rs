@@ -10,31 +10,6 @@ use crate::broker::{Queue, SOON, kind_and_code, message, proxy, publish, rabbit,
 use crate::by_hand::{numbers, source, take};
 
 #[tokio::test]
-async fn a_message_nobody_takes_is_not_published_and_its_neighbours_are() {
-    if !require(Server::RabbitMq) {
-        return;
-    }
-    let queue = Queue::declared("unroutable").await;
-    let nowhere = unique("nowhere");
-    let publisher = rabbit().publisher();
-    let messages =
-        (0..100).map(|number| message(if number % 3 == 0 { &nowhere } else { &queue.name }, number));
-    for (number, result) in publisher.publish(messages.collect()).await.into_iter().enumerate() {
-        match result {
-            Ok(()) => assert_ne!(number % 3, 0),
-            Err(error) => {
-                assert_eq!(number % 3, 0, "{error}");
-                assert_eq!(kind_and_code(&error), (ErrorKind::NotFound, Code::NotPublished));
-                assert!(error.to_string().contains(&nowhere), "{error}");
-            }
-        }
-    }
-    assert_eq!(queue.ready().await, 66);
-    publisher.close().await;
-    queue.delete().await;
-}
-
-#[tokio::test]
 async fn one_message_that_closes_the_channel_does_not_condemn_the_others() {
     if !require(Server::RabbitMq) {
         return;
@@ -66,41 +41,6 @@ async fn one_message_that_closes_the_channel_does_not_condemn_the_others() {
     }
     assert_eq!(arrived, BTreeSet::from([0, 1, 2, 3, 5, 8, 9]));
     source.close().await;
-    publisher.close().await;
-    queue.delete().await;
-}
-
-#[tokio::test]
-async fn publishing_keeps_order_within_a_call() {
-    if !require(Server::RabbitMq) {
-        return;
-    }
-    let queue = Queue::declared("in_order").await;
-    publish(&queue, 0..1_000).await;
-    let mut source = source(&rabbit(), &queue, 1_000).await;
-    assert_eq!(numbers(&take(&mut source, 1_000).await), (0..1_000).collect::<Vec<_>>());
-    source.close().await;
-    queue.delete().await;
-}
-
-#[tokio::test]
-async fn publishing_fails_while_the_broker_is_away_and_works_afterwards() {
-    if !require(Server::RabbitMq) {
-        return;
-    }
-    let queue = Queue::declared("away").await;
-    let proxy = proxy();
-    let publisher = through(&proxy).publisher();
-    let publish = async |number| publisher.publish(vec![message(&queue.name, number)]).await.remove(0);
-    publish(1).await.unwrap();
-    proxy.cut();
-    for _ in 0..100 {
-        assert_eq!(publish(2).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-    assert!(proxy.accepted() < 20, "it does not hammer a broker that is away");
-    proxy.heal();
-    eventually("it publishes again", SOON, async || publish(3).await.is_ok()).await;
-    assert_eq!(queue.ready().await, 2);
     publisher.close().await;
     queue.delete().await;
 }

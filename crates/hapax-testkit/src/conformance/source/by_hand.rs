@@ -8,21 +8,21 @@ use super::SourceFixture;
 use crate::conformance::SOON;
 
 /// What the source under test wants to see again.
-pub(super) type Receipt<F> = <<F as SourceFixture>::Source as Source>::Receipt;
+pub(in crate::conformance) type Receipt<F> = <<F as SourceFixture>::Source as Source>::Receipt;
 
 /// A source under test and the half of it that settles.
-pub(super) struct ByHand<F: SourceFixture> {
-    pub(super) source: F::Source,
-    pub(super) settler: <F::Source as Source>::Settler,
+pub(in crate::conformance) struct ByHand<F: SourceFixture> {
+    pub(in crate::conformance) source: F::Source,
+    pub(in crate::conformance) settler: <F::Source as Source>::Settler,
 }
 
 impl<F: SourceFixture> ByHand<F> {
     /// A source through which up to 100 deliveries are in hand at a time.
-    pub(super) async fn open(fixture: &F) -> Self {
+    pub(in crate::conformance) async fn open(fixture: &F) -> Self {
         Self::open_for(fixture, 100).await
     }
 
-    pub(super) async fn open_for(fixture: &F, in_flight: usize) -> Self {
+    pub(in crate::conformance) async fn open_for(fixture: &F, in_flight: usize) -> Self {
         let mut source = fixture.source().await;
         source.prepare(in_flight).await.expect("the source is prepared");
         let settler = source.settler();
@@ -30,7 +30,7 @@ impl<F: SourceFixture> ByHand<F> {
     }
 
     /// The next batch, whenever it comes.
-    pub(super) async fn next(&mut self, max: usize) -> Vec<Delivery<Receipt<F>>> {
+    pub(in crate::conformance) async fn next(&mut self, max: usize) -> Vec<Delivery<Receipt<F>>> {
         loop {
             match self.source.next(max).await.expect("the source goes on") {
                 Fetched::Batch(batch) => {
@@ -44,7 +44,7 @@ impl<F: SourceFixture> ByHand<F> {
     }
 
     /// So many deliveries.
-    pub(super) async fn take(&mut self, count: usize) -> Vec<Delivery<Receipt<F>>> {
+    pub(in crate::conformance) async fn take(&mut self, count: usize) -> Vec<Delivery<Receipt<F>>> {
         let mut taken = Vec::new();
         let all = async {
             while taken.len() < count {
@@ -56,12 +56,12 @@ impl<F: SourceFixture> ByHand<F> {
         taken
     }
 
-    pub(super) async fn take_one(&mut self) -> Delivery<Receipt<F>> {
+    pub(in crate::conformance) async fn take_one(&mut self) -> Delivery<Receipt<F>> {
         self.take(1).await.remove(0)
     }
 
     /// Everything up to and including the message of this id, which is published last. Nothing is settled.
-    pub(super) async fn take_until(&mut self, last: &str) -> Vec<Delivery<Receipt<F>>> {
+    pub(in crate::conformance) async fn take_until(&mut self, last: &str) -> Vec<Delivery<Receipt<F>>> {
         let mut taken = Vec::new();
         while !ids(&taken).contains(&last) {
             taken.push(self.take_one().await);
@@ -69,17 +69,17 @@ impl<F: SourceFixture> ByHand<F> {
         taken
     }
 
-    pub(super) async fn ack(&mut self, deliveries: Vec<Delivery<Receipt<F>>>) {
+    pub(in crate::conformance) async fn ack(&mut self, deliveries: Vec<Delivery<Receipt<F>>>) {
         let acks = deliveries.into_iter().map(Delivery::ack).collect();
         self.settle(acks).await;
     }
 
-    pub(super) async fn hand_back(&mut self, deliveries: Vec<Delivery<Receipt<F>>>) {
+    pub(in crate::conformance) async fn hand_back(&mut self, deliveries: Vec<Delivery<Receipt<F>>>) {
         let settlements = deliveries.into_iter().map(Delivery::hand_back).collect();
         self.settle(settlements).await;
     }
 
-    pub(super) async fn settle(&mut self, settlements: Vec<Settlement<Receipt<F>>>) {
+    pub(in crate::conformance) async fn settle(&mut self, settlements: Vec<Settlement<Receipt<F>>>) {
         let entries = settlements.len();
         let results = self.settler.settle(settlements).await;
         assert_eq!(results.len(), entries, "a result per entry");
@@ -88,37 +88,40 @@ impl<F: SourceFixture> ByHand<F> {
     }
 
     /// Acks by a receipt that may be stale: whether that is an error is the source's to say.
-    pub(super) async fn ack_late(&mut self, receipt: Receipt<F>) {
+    pub(in crate::conformance) async fn ack_late(&mut self, receipt: Receipt<F>) {
         let results = self.settler.settle(vec![Settlement { receipt, verdict: Settle::Ack }]).await;
         assert_eq!(results.len(), 1, "a result per entry");
     }
 }
 
-pub(super) fn message(id: &str) -> Envelope {
+pub(in crate::conformance) fn message(id: &str) -> Envelope {
     Envelope::new(format!("payload of {id}")).with_id(id).with_type("Paid")
 }
 
-pub(super) async fn publish_all<F: SourceFixture>(fixture: &F, ids: impl IntoIterator<Item = &String>) {
+pub(in crate::conformance) async fn publish_all<F: SourceFixture>(
+    fixture: &F,
+    ids: impl IntoIterator<Item = &String>,
+) {
     for id in ids {
         fixture.publish(message(id)).await;
     }
 }
 
 /// `message 0`, `message 1` and so on.
-pub(super) fn numbered(count: usize) -> Vec<String> {
+pub(in crate::conformance) fn numbered(count: usize) -> Vec<String> {
     (0..count).map(|n| format!("message {n:03}")).collect()
 }
 
-pub(super) fn id<R>(delivery: &Delivery<R>) -> &str {
+pub(in crate::conformance) fn id<R>(delivery: &Delivery<R>) -> &str {
     delivery.envelope.properties.message_id.as_deref().expect("the message-id property comes through")
 }
 
 /// The ids of deliveries, in their order.
-pub(super) fn ids<R>(deliveries: &[Delivery<R>]) -> Vec<&str> {
+pub(in crate::conformance) fn ids<R>(deliveries: &[Delivery<R>]) -> Vec<&str> {
     deliveries.iter().map(id).collect()
 }
 
 /// The ids of deliveries, each once.
-pub(super) fn distinct<R>(deliveries: &[Delivery<R>]) -> BTreeSet<&str> {
+pub(in crate::conformance) fn distinct<R>(deliveries: &[Delivery<R>]) -> BTreeSet<&str> {
     deliveries.iter().map(id).collect()
 }
