@@ -35,12 +35,14 @@ pub(crate) struct Tally {
     pub(crate) effects: usize,
 }
 
+/// How messages and effects are counted.
+const COUNT: &str = "SELECT count(DISTINCT message_id), count(*) FROM ledger";
+
 /// Counts through a connection of its own. Fails while the database is away, or has no ledger yet.
 pub(crate) async fn tally(url: &str) -> Result<Tally, BoxError> {
     if url.starts_with("mongodb:") {
         return tally_in_mongodb(url).await;
     }
-    const COUNT: &str = "SELECT count(DISTINCT message_id), count(*) FROM ledger";
     let (messages, effects): (i64, i64) = if url.starts_with("sqlite:") {
         sqlx::query_as(COUNT).fetch_one(&mut sqlx::SqliteConnection::connect(url).await?).await?
     } else {

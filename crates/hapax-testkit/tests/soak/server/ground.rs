@@ -76,6 +76,7 @@ impl Database {
 }
 
 /// A broker of one's own.
+#[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub(crate) enum Broker {
     RabbitMq(PrivateRabbit),
     /// The store's own queues, which are away when the store is.
