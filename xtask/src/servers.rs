@@ -80,8 +80,8 @@ impl Servers {
         let (mongodb, own_mongodb) = ensure_mongodb()?;
         let (nats, own_nats) = ensure_nats()?;
         let (redis, own_redis) = ensure_redis()?;
-        let _own = (own_postgres, own_rabbitmq, own_mongodb, own_nats, own_redis);
-        Ok(Self { postgres, rabbitmq, mongodb, nats, redis, _own })
+        let own = (own_postgres, own_rabbitmq, own_mongodb, own_nats, own_redis);
+        Ok(Self { postgres, rabbitmq, mongodb, nats, redis, _own: own })
     }
 
     /// Tells the example `bank` where they are.

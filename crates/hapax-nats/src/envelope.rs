@@ -89,8 +89,10 @@ fn message_id(lines: &mut Lines) -> Option<String> {
 }
 
 fn is_dedup_id_of(id: &str, native: &str) -> bool {
-    let made = line(id);
-    native.strip_prefix(made.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(EPISODE))
+    let made = |form: &str| {
+        native.strip_prefix(form).is_some_and(|rest| rest.is_empty() || rest.starts_with(EPISODE))
+    };
+    made(id) || made(&line(id))
 }
 
 /// A message's place in its stream, which the server made: another message has it if the stream is made anew.
@@ -110,8 +112,7 @@ pub(crate) struct Sendable {
 pub(crate) fn sendable(message: &Outgoing, recognise_copies: bool) -> Result<Sendable, Error> {
     let Outgoing { envelope, destination, routing_key } = message;
     let (subject, key) = match (destination.as_str(), routing_key.as_str()) {
-        ("", subject) => (subject, None),
-        (subject, "") => (subject, None),
+        ("", subject) | (subject, "") => (subject, None),
         (subject, key) => (subject, Some(key)),
     };
     if !is_subject(subject) {
@@ -210,9 +211,10 @@ fn is_line(value: &str) -> bool {
     value.trim() == value && !value.contains(|c: char| c.is_control())
 }
 
-/// A text as a header's value: as it is, or percent-encoded where it would not come through.
+/// A text as a part of a dedup id: as it is, or percent-encoded where it would not come through or could be taken
+/// for another one.
 fn line(text: &str) -> String {
-    if is_line(text) {
+    if is_line(text) && !text.contains(['%', EPISODE]) {
         return text.to_owned();
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
@@ -285,7 +287,7 @@ mod tests {
 
     #[test]
     fn case_36_ids_that_no_line_holds_stay_apart() {
-        let ids = ["abc", "abc ", " abc", "a\nb", "a\tb", "abć", "a\\b", "%20", " ", "abc\u{a0}"];
+        let ids = ["abc", "abc ", " abc", "a\nb", "a\tb", "abć", "a\\b", "%20", " ", "abc\u{a0}", "a#b"];
         let mut dedup = std::collections::BTreeSet::new();
         for id in ids {
             let sent = sent(Envelope::new("").with_id(id));
@@ -326,6 +328,17 @@ mod tests {
             assert_eq!(came.headers.get(name), Some(value), "{name}");
         }
         assert_eq!(came.headers.iter().count(), headers.len());
+    }
+
+    #[test]
+    fn cloudevents_are_found_in_both_modes() {
+        let binary = Envelope::new("x").with_header("ce-id", "7").with_header("ce-source", "/shop");
+        let mut structured = Envelope::new(r#"{"specversion":"1.0","id":"7","source":"/shop"}"#);
+        structured.properties.content_type = Some("application/cloudevents+json".into());
+        for event in [binary, structured] {
+            let came = came(&sent(event));
+            assert_eq!(Identity::cloudevents().of(&came).unwrap().as_str(), "5:/shop,1:7");
+        }
     }
 
     #[test]

@@ -147,7 +147,10 @@ pub(crate) fn unpublished(subject: &str, cause: Unanswered) -> Error {
 
 /// The stream did not take the message.
 pub(crate) fn not_stored(subject: &str, cause: &jetstream::Error) -> Error {
-    let kind = if cause.code() == TEMPORARY { ErrorKind::Unavailable } else { ErrorKind::Statement };
+    // A stream that is full says "503" as well, and concerns nobody but those who publish to it.
+    let is_full = cause.error_code() == ErrorCode::STREAM_STORE_FAILED;
+    let temporary = cause.code() == TEMPORARY && !is_full;
+    let kind = if temporary { ErrorKind::Unavailable } else { ErrorKind::Statement };
     let context = format!("the stream refused the message for the subject \"{subject}\"");
     Error::new(kind, Code::NotPublished, context).because(cause.to_string())
 }

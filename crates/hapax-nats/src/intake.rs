@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer;
-use async_nats::{Message, StatusCode, Subscriber};
+use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
 use futures::StreamExt;
 use hapax_core::{Error, ErrorKind, Settler};
 use serde_json::json;
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const STEADY: Duration = Duration::from_secs(10);
 /// A pause after an answer that asking again at once would only repeat.
 const PAUSE: Duration = Duration::from_millis(250);
+/// How long the request at the goodbye stands.
+const MOMENT: Duration = Duration::from_millis(1);
 /// Below this, restarts and lost connections alone can use the limit up.
 const SMALL_MAX_DELIVER: i64 = 20;
 
@@ -300,6 +302,20 @@ impl Intake {
         while let Some(message) = inbox.next().await {
             ledger.receive(self.received(cluster.as_deref(), message).into_iter().collect());
         }
+        if let Some(message) = self.last_word(ledger).await {
+            ledger.receive(self.received(cluster.as_deref(), message).into_iter().collect());
+        }
+    }
+
+    /// One more request, which is over at once. By it the server drops the one that nobody listens to any more.
+    ///
+    /// Otherwise it would do so over the first message that is handed back, and (2.9 does) mislay that until
+    /// its ack wait has passed. The answer may be a message.
+    async fn last_word(&self, ledger: &Ledger) -> Option<Message> {
+        let link = ledger.link(Instant::now()).await?;
+        let subject = self.broker.api().next(&self.stream, &self.consumer);
+        let request = json!({ "batch": 1, "expires": nanoseconds(MOMENT) }).to_string();
+        link.ask(&subject, HeaderMap::new(), request.into(), PATIENCE).await.ok()
     }
 
     /// A delivery, but nothing for a message that only speaks about one.

@@ -26,7 +26,7 @@ impl NatsServer {
         let data = folder.join("data");
         let settings = settings.join("\n");
         let configuration =
-            format!("listen: \"{address}\"\njetstream {{ store_dir: {data:?} }}\n{settings}\n");
+            format!("listen: \"{address}\"\njetstream {{ store_dir: \"{}\" }}\n{settings}\n", data.display());
         fs::write(server.configuration(), configuration)?;
         Ok(server)
     }
