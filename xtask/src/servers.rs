@@ -17,10 +17,12 @@ use crate::{
     failure::{Context, Failure, Result},
     local::{
         mongod::{Mongod, REPLICA_SET},
+        nats_server::NatsServer,
         node::Node,
         port,
         postmaster::{Postmaster, ROLE},
         probe::{self, Unready},
+        redis_server::RedisServer,
         url::ServerUrl,
     },
     steps,
@@ -30,11 +32,15 @@ use crate::{
 const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
 const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
 const MONGODB: &str = "HAPAX_TEST_MONGODB";
+const NATS: &str = "HAPAX_TEST_NATS";
+const REDIS: &str = "HAPAX_TEST_REDIS";
 
 /// What the tests use if nothing is said.
 const POSTGRES_PORT: u16 = 5432;
 const RABBITMQ_PORT: u16 = 5672;
 const MONGODB_PORT: u16 = 27017;
+const NATS_PORT: u16 = 4222;
+const REDIS_PORT: u16 = 6379;
 const DATABASE: &str = "test";
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
@@ -45,11 +51,19 @@ pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
     mongodb: String,
+    nats: String,
+    redis: String,
     _own: Ours,
 }
 
 /// Those that this run started.
-type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>);
+type Ours = (
+    Option<Own<Postmaster>>,
+    Option<Own<Node>>,
+    Option<Own<Mongod>>,
+    Option<Own<NatsServer>>,
+    Option<Own<RedisServer>>,
+);
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {
@@ -64,7 +78,10 @@ impl Servers {
         let (postgres, own_postgres) = ensure_postgres()?;
         let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
         let (mongodb, own_mongodb) = ensure_mongodb()?;
-        Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
+        let (nats, own_nats) = ensure_nats()?;
+        let (redis, own_redis) = ensure_redis()?;
+        let own = (own_postgres, own_rabbitmq, own_mongodb, own_nats, own_redis);
+        Ok(Self { postgres, rabbitmq, mongodb, nats, redis, _own: own })
     }
 
     /// Tells the example `bank` where they are.
@@ -77,7 +94,12 @@ impl Servers {
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)
+        command
+            .env(POSTGRES, &self.postgres)
+            .env(RABBITMQ, &self.rabbitmq)
+            .env(MONGODB, &self.mongodb)
+            .env(NATS, &self.nats)
+            .env(REDIS, &self.redis)
     }
 }
 
@@ -138,6 +160,38 @@ fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
     Ok((own.server.url(""), Some(own)))
 }
 
+fn ensure_nats() -> Result<(String, Option<Own<NatsServer>>)> {
+    let (url, named) = named_or(NATS, format!("nats://{}", local(NATS_PORT)));
+    let reason = match probe::nats(&url) {
+        Ok(()) => return Ok((found("NATS", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the NATS that {NATS} names cannot be used: {reason}")));
+    }
+    if compose("nats", NATS_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_nats().context("starting NATS")?;
+    Ok((own.server.url(), Some(own)))
+}
+
+fn ensure_redis() -> Result<(String, Option<Own<RedisServer>>)> {
+    let (url, named) = named_or(REDIS, format!("redis://{}/0", local(REDIS_PORT)));
+    let reason = match probe::redis(&url) {
+        Ok(()) => return Ok((found("Redis", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the Redis that {REDIS} names cannot be used: {reason}")));
+    }
+    if compose("redis", REDIS_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_redis().context("starting Redis")?;
+    Ok((own.server.url(), Some(own)))
+}
+
 fn start_postgres() -> io::Result<Own<Postmaster>> {
     let folder = Folder::create("postgres")?;
     let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
@@ -163,6 +217,24 @@ fn start_mongodb() -> io::Result<Own<Mongod>> {
     eprintln!("MongoDB: starting one at {} for this run", server.address());
     server.start()?;
     until_ready("MongoDB", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
+}
+
+fn start_nats() -> io::Result<Own<NatsServer>> {
+    let folder = Folder::create("nats")?;
+    let mut server = NatsServer::create(&folder.0, address(NATS_PORT)?, &[])?;
+    eprintln!("NATS: starting one at {} for this run", server.address());
+    server.start()?;
+    until_ready("NATS", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
+}
+
+fn start_redis() -> io::Result<Own<RedisServer>> {
+    let folder = Folder::create("redis")?;
+    let mut server = RedisServer::create(&folder.0, address(REDIS_PORT)?, &[])?;
+    eprintln!("Redis: starting one at {} for this run", server.address());
+    server.start()?;
+    until_ready("Redis", || server.is_ready())?;
     Ok(Own { server, _folder: folder })
 }
 

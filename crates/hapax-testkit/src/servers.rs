@@ -28,8 +28,10 @@
 
 mod database;
 mod mongodb;
+mod nats;
 mod postgres;
 mod rabbitmq;
+mod redis;
 
 use std::{
     env, fs,
@@ -42,13 +44,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::local::{mongod, node, port, postmaster, probe, url::ServerUrl};
+use crate::local::{mongod, nats_server, node, port, postmaster, probe, redis_server, url::ServerUrl};
 
 pub use self::{
     database::TestDatabase,
     mongodb::{MongoDatabase, PrivateMongo},
+    nats::PrivateNats,
     postgres::PrivatePostgres,
     rabbitmq::PrivateRabbit,
+    redis::PrivateRedis,
 };
 
 /// If this variable is set, a server that cannot be reached fails the test that needs it.
@@ -70,12 +74,20 @@ pub enum Server {
     RabbitMq,
     /// The shared MongoDB at [`mongodb_url`].
     MongoDb,
+    /// The shared NATS with `JetStream` at [`nats_url`].
+    Nats,
+    /// The shared Redis at [`redis_url`].
+    Redis,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
     PrivateRabbit,
     /// MongoDB's program, from which [`PrivateMongo`] starts a server.
     PrivateMongo,
+    /// NATS' program, from which [`PrivateNats`] starts a server.
+    PrivateNats,
+    /// Redis' program, from which [`PrivateRedis`] starts a server.
+    PrivateRedis,
 }
 
 impl Server {
@@ -95,9 +107,19 @@ impl Server {
                 let url = mongodb_url();
                 probe::mongodb(&url).err().map(|reason| failed(&url, reason))
             }
+            Self::Nats => {
+                let url = nats_url();
+                probe::nats(&url).err().map(|reason| failed(&url, reason))
+            }
+            Self::Redis => {
+                let url = redis_url();
+                probe::redis(&url).err().map(|reason| failed(&url, reason))
+            }
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
             Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
+            Self::PrivateNats => nats_server::program().err().map(|error| error.to_string()),
+            Self::PrivateRedis => redis_server::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -166,7 +188,21 @@ pub fn mongodb_url() -> String {
     env::var("HAPAX_TEST_MONGODB").unwrap_or_else(|_| usual.into())
 }
 
-/// The address in a PostgreSQL, RabbitMQ or MongoDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared NATS: `HAPAX_TEST_NATS`, or `nats://127.0.0.1:4222`.
+///
+/// Tests use streams of their own: [`unique`].
+pub fn nats_url() -> String {
+    env::var("HAPAX_TEST_NATS").unwrap_or_else(|_| "nats://127.0.0.1:4222".into())
+}
+
+/// The shared Redis: `HAPAX_TEST_REDIS`, or `redis://127.0.0.1:6379/0`.
+///
+/// Tests use keys of their own: [`unique`].
+pub fn redis_url() -> String {
+    env::var("HAPAX_TEST_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379/0".into())
+}
+
+/// The address in a server's URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()

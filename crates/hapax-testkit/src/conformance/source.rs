@@ -17,6 +17,9 @@ pub trait SourceFixture: Sized + Send + Sync + 'static {
     /// The source.
     type Source: Source;
 
+    /// The largest body it carries, in bytes; larger ones are not tried. Default: 1 MiB.
+    const LARGEST_BODY: usize = 1 << 20;
+
     /// An empty queue of its own, which goes when the fixture is dropped. Where deliveries are leased, the
     /// lease should be about a second: the cases wait for it to run out. None if the server it needs is not
     /// there, which [`require`](crate::servers::require) has noted.

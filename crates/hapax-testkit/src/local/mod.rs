@@ -9,9 +9,11 @@
 pub(crate) mod child;
 pub(crate) mod daemon;
 pub(crate) mod mongod;
+pub(crate) mod nats_server;
 pub(crate) mod node;
 pub(crate) mod op_msg;
 pub(crate) mod port;
 pub(crate) mod postmaster;
 pub(crate) mod probe;
+pub(crate) mod redis_server;
 pub(crate) mod url;

@@ -2,10 +2,10 @@
 //!
 //! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
 //! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ
-//! the greeting, to MongoDB the question who it is.
+//! and NATS the greeting, to MongoDB the question who it is, to Redis a PING.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -93,6 +93,32 @@ pub(crate) fn mongodb(url: &str) -> Result<(), Unready> {
         return Ok(());
     }
     Err(Unready::Refused("it is not the primary of a replica set".into()))
+}
+
+/// Waits for the greeting of the NATS at `url`, which says whether it has `JetStream`.
+pub(crate) fn nats(url: &str) -> Result<(), Unready> {
+    let stream = connect(&ServerUrl::parse(url)?)?;
+    let mut greeting = String::new();
+    BufReader::new(stream).take(LARGEST_ANSWER.into()).read_line(&mut greeting)?;
+    match greeting.strip_prefix("INFO ") {
+        Some(info) if info.contains("\"jetstream\":true") => Ok(()),
+        Some(_) => Err(Unready::Refused("JetStream is not enabled".into())),
+        None => Err(not_its_protocol("NATS")),
+    }
+}
+
+/// Says PING to the Redis at `url`. A server that wants a login counts as ready: that is the client's work.
+pub(crate) fn redis(url: &str) -> Result<(), Unready> {
+    let mut stream = connect(&ServerUrl::parse(url)?)?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = String::new();
+    BufReader::new(stream).take(LARGEST_ANSWER.into()).read_line(&mut answer)?;
+    match answer.trim_end() {
+        "+PONG" => Ok(()),
+        answer if answer.starts_with("-NOAUTH") => Ok(()),
+        answer if answer.starts_with('-') => Err(Unready::Refused(answer[1..].to_owned())),
+        _ => Err(not_its_protocol("Redis")),
+    }
 }
 
 /// Asks a MongoDB who it is.
