@@ -17,6 +17,7 @@ use crate::{
     failure::{Context, Failure, Result},
     local::{
         mongod::{Mongod, REPLICA_SET},
+        moto::Moto,
         node::Node,
         port,
         postmaster::{Postmaster, ROLE},
@@ -30,11 +31,13 @@ use crate::{
 const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
 const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
 const MONGODB: &str = "HAPAX_TEST_MONGODB";
+const SQS: &str = "HAPAX_TEST_SQS";
 
 /// What the tests use if nothing is said.
 const POSTGRES_PORT: u16 = 5432;
 const RABBITMQ_PORT: u16 = 5672;
 const MONGODB_PORT: u16 = 27017;
+const SQS_PORT: u16 = 4566;
 const DATABASE: &str = "test";
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
@@ -45,11 +48,12 @@ pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
     mongodb: String,
+    sqs: String,
     _own: Ours,
 }
 
 /// Those that this run started.
-type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>);
+type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>, Option<Own<Moto>>);
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {
@@ -64,7 +68,9 @@ impl Servers {
         let (postgres, own_postgres) = ensure_postgres()?;
         let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
         let (mongodb, own_mongodb) = ensure_mongodb()?;
-        Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
+        let (sqs, own_sqs) = ensure_sqs()?;
+        let own = (own_postgres, own_rabbitmq, own_mongodb, own_sqs);
+        Ok(Self { postgres, rabbitmq, mongodb, sqs, _own: own })
     }
 
     /// Tells the example `bank` where they are.
@@ -77,7 +83,11 @@ impl Servers {
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)
+        command
+            .env(POSTGRES, &self.postgres)
+            .env(RABBITMQ, &self.rabbitmq)
+            .env(MONGODB, &self.mongodb)
+            .env(SQS, &self.sqs)
     }
 }
 
@@ -138,6 +148,22 @@ fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
     Ok((own.server.url(""), Some(own)))
 }
 
+fn ensure_sqs() -> Result<(String, Option<Own<Moto>>)> {
+    let (url, named) = named_or(SQS, format!("sqs://{}", local(SQS_PORT)));
+    let reason = match probe::sqs(&url) {
+        Ok(()) => return Ok((found("SQS", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the SQS that {SQS} names cannot be used: {reason}")));
+    }
+    if compose("sqs", SQS_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_sqs().context("starting moto")?;
+    Ok((own.server.url(), Some(own)))
+}
+
 fn start_postgres() -> io::Result<Own<Postmaster>> {
     let folder = Folder::create("postgres")?;
     let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
@@ -163,6 +189,15 @@ fn start_mongodb() -> io::Result<Own<Mongod>> {
     eprintln!("MongoDB: starting one at {} for this run", server.address());
     server.start()?;
     until_ready("MongoDB", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
+}
+
+fn start_sqs() -> io::Result<Own<Moto>> {
+    let folder = Folder::create("sqs")?;
+    let mut server = Moto::create(&folder.0, address(SQS_PORT)?)?;
+    eprintln!("SQS: starting moto at {} for this run", server.address());
+    server.start()?;
+    until_ready("moto", || server.is_ready())?;
     Ok(Own { server, _folder: folder })
 }
 

@@ -30,6 +30,7 @@ mod database;
 mod mongodb;
 mod postgres;
 mod rabbitmq;
+mod sqs;
 
 use std::{
     env, fs,
@@ -42,13 +43,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::local::{mongod, node, port, postmaster, probe, url::ServerUrl};
+use crate::local::{mongod, moto, node, port, postmaster, probe, url::ServerUrl};
 
 pub use self::{
     database::TestDatabase,
     mongodb::{MongoDatabase, PrivateMongo},
     postgres::PrivatePostgres,
     rabbitmq::PrivateRabbit,
+    sqs::PrivateSqs,
 };
 
 /// If this variable is set, a server that cannot be reached fails the test that needs it.
@@ -70,12 +72,16 @@ pub enum Server {
     RabbitMq,
     /// The shared MongoDB at [`mongodb_url`].
     MongoDb,
+    /// The shared SQS at [`sqs_url`].
+    Sqs,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
     PrivateRabbit,
     /// MongoDB's program, from which [`PrivateMongo`] starts a server.
     PrivateMongo,
+    /// The program of moto, from which [`PrivateSqs`] starts a server.
+    PrivateSqs,
 }
 
 impl Server {
@@ -95,9 +101,14 @@ impl Server {
                 let url = mongodb_url();
                 probe::mongodb(&url).err().map(|reason| failed(&url, reason))
             }
+            Self::Sqs => {
+                let url = sqs_url();
+                probe::sqs(&url).err().map(|reason| failed(&url, reason))
+            }
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
             Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
+            Self::PrivateSqs => moto::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -166,7 +177,14 @@ pub fn mongodb_url() -> String {
     env::var("HAPAX_TEST_MONGODB").unwrap_or_else(|_| usual.into())
 }
 
-/// The address in a PostgreSQL, RabbitMQ or MongoDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared SQS: `HAPAX_TEST_SQS`, or `sqs://127.0.0.1:4566`. It is a moto, which speaks SQS's protocol.
+///
+/// Tests use queues of their own: [`unique`].
+pub fn sqs_url() -> String {
+    env::var("HAPAX_TEST_SQS").unwrap_or_else(|_| "sqs://127.0.0.1:4566".into())
+}
+
+/// The address in a PostgreSQL, RabbitMQ, MongoDB or SQS URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()
