@@ -104,7 +104,7 @@ pub(crate) fn hello(address: SocketAddr) -> io::Result<Answer> {
 }
 
 /// Asks the SQS at `url` for its queues, unsigned: a refusal is an answer, too. What counts is that it speaks JSON 1.0,
-/// SQS's protocol, and no other service's.
+/// SQS's protocol and no other service's, or refuses as AWS does, with a number for its support.
 pub(crate) fn sqs(url: &str) -> Result<(), Unready> {
     let url = ServerUrl::parse(url)?;
     let mut stream = connect(&url)?;
@@ -118,8 +118,9 @@ pub(crate) fn sqs(url: &str) -> Result<(), Unready> {
     let mut answer = Vec::new();
     stream.take(u64::from(LARGEST_ANSWER)).read_to_end(&mut answer)?;
     let answer = String::from_utf8_lossy(&answer);
-    let head = answer.split("\r\n\r\n").next().unwrap_or_default();
-    if head.starts_with("HTTP/1.") && head.to_ascii_lowercase().contains(SQS_PROTOCOL) {
+    let head = answer.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
+    let refuses = head.starts_with("http/1.1 403") && head.contains("x-amzn-requestid");
+    if refuses || (head.starts_with("http/1.") && head.contains(SQS_PROTOCOL)) {
         return Ok(());
     }
     Err(not_its_protocol("SQS's protocol"))

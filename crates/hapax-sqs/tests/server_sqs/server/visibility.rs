@@ -48,7 +48,7 @@ async fn consume(source: SqsSource, store: &MemoryStore, silent: Option<Arc<Prox
         tx.add(&number.0.to_string(), 1)?;
         Ok(())
     };
-    let consumer = Consumer::new("numbers", store.clone(), source).unwrap().concurrency(1);
+    let consumer = Consumer::new("numbers", store.clone(), source).unwrap().concurrency(1).batch(1);
     let consumer = consumer.until_idle(Duration::from_secs(u64::from(VISIBILITY) + 3));
     let summary = consumer.on_event::<Number, _>(handler).run().await.unwrap();
     (summary, starts.load(SeqCst))
@@ -73,7 +73,7 @@ async fn case_13_a_handler_that_outlives_the_visibility_keeps_its_message() {
 /// they are not started. They come again, and are handled then. Had they been started, each of them would come again
 /// as a duplicate.
 #[tokio::test]
-async fn case_14_twenty_messages_that_waited_for_too_long_never_start() {
+async fn case_14_messages_that_waited_for_too_long_never_start() {
     if !require(Server::Sqs) {
         return;
     }
