@@ -27,6 +27,7 @@ pub struct Sqs {
     config: Builder,
     region: Option<String>,
     endpoint: Option<String>,
+    has_credentials: bool,
     connect_timeout: Duration,
 }
 
@@ -47,6 +48,7 @@ impl Sqs {
             config: builder,
             region: config.region().map(ToString::to_string),
             endpoint: config.endpoint_url().map(str::to_owned),
+            has_credentials: config.credentials_provider().is_some(),
             connect_timeout: CONNECT_TIMEOUT,
         }
     }
@@ -93,6 +95,7 @@ impl Sqs {
         let credentials =
             Credentials::new(access_key_id, secret_access_key, session_token, None, "configuration");
         self.config = self.config.credentials_provider(credentials);
+        self.has_credentials = true;
         self
     }
 
@@ -118,9 +121,12 @@ impl Sqs {
         self.connect_timeout
     }
 
-    /// Whether there is somewhere to send a request to.
-    pub(crate) fn check_region(&self) -> Result<(), Error> {
-        if self.region.is_none() { Err(error::no_region()) } else { Ok(()) }
+    /// Whether there is somewhere to send a request to, and somebody to sign it.
+    pub(crate) fn check_set_up(&self) -> Result<(), Error> {
+        if self.region.is_none() {
+            return Err(error::no_region());
+        }
+        if self.has_credentials { Ok(()) } else { Err(error::no_credentials()) }
     }
 
     /// A client whose requests SQS answers at once.
@@ -169,10 +175,10 @@ mod tests {
         assert!(!shown.contains("AKIA") && !shown.contains("hunter"), "{shown}");
     }
 
-    #[tokio::test]
-    async fn a_region_that_nobody_named_is_asked_for() {
+    #[test]
+    fn a_region_that_nobody_named_is_asked_for() {
         let nowhere = Sqs::new(&SdkConfig::builder().behavior_version(BehaviorVersion::latest()).build());
-        let error = nowhere.check_region().unwrap_err();
+        let error = nowhere.check_set_up().unwrap_err();
         assert_eq!(error.code(), hapax_core::Code::ConfigMissingValue);
     }
 }

@@ -139,7 +139,7 @@ pub(crate) fn read(queue: &Queue, message: Message) -> Envelope {
         }
     }
     Envelope {
-        body: body::read(message.body.unwrap_or_default(), encoding.map(Cow::Owned)).into(),
+        body: body::read(message.body.unwrap_or_default(), encoding.as_deref()).into(),
         headers: headers.into_iter().collect::<Headers>(),
         properties,
         origin: Origin {
@@ -307,6 +307,19 @@ mod tests {
         let disagree = Envelope::new("b").with_id("m").with_header(MESSAGE_ID_HEADER, "other");
         let came = round_trip(&disagree);
         assert!(Identity::standard().of(&came).is_err(), "{came:?}");
+    }
+
+    /// `CloudEvents` has no binding for SQS; producers carry over the names of the one for HTTP or for Kafka.
+    #[test]
+    fn cloudevents_are_known_in_both_modes() {
+        let structured = r#"{"specversion":"1.0","id":"7","source":"/shop"}"#;
+        let mut structured = Envelope::new(structured);
+        structured.properties.content_type = Some("application/cloudevents+json".into());
+        let binary = Envelope::new("x").with_header("ce-id", "7").with_header("ce-source", "/shop");
+        let kafka = Envelope::new("x").with_header("ce_id", "7").with_header("ce_source", "/shop");
+        for sent in [structured, binary, kafka] {
+            assert_eq!(Identity::cloudevents().of(&round_trip(&sent)).unwrap().as_str(), "5:/shop,1:7");
+        }
     }
 
     #[test]

@@ -120,6 +120,12 @@ pub(crate) fn no_region() -> Error {
     Error::new(ErrorKind::Setup, Code::ConfigMissingValue, context)
 }
 
+/// Credentials that nobody provides.
+pub(crate) fn no_credentials() -> Error {
+    let context = "there are no AWS credentials: configure a key, or let AWS's usual chain provide one";
+    Error::new(ErrorKind::Setup, Code::BrokerRefused, context)
+}
+
 /// SQS did not answer in time.
 pub(crate) fn no_answer(limit: Duration) -> Error {
     let context = format!("SQS did not answer within {limit:?}");

@@ -20,7 +20,7 @@ const SMALL_RECEIVE_COUNT: u64 = 10;
 
 /// Whether a name or URL is that of a FIFO queue: SQS wants the ending of these and of no others.
 pub(crate) fn is_fifo(queue: &str) -> bool {
-    queue.ends_with(".fifo")
+    queue.strip_suffix(".fifo").is_some()
 }
 
 /// A queue that was found.

@@ -64,7 +64,7 @@ impl SqsPublisher {
     ///
     /// `Code::BrokerRefused` or `Code::BrokerUnavailable`; `Code::ConfigMissingValue` without a region.
     pub async fn check(&self) -> Result<(), Error> {
-        self.shared.broker.check_region()?;
+        self.shared.broker.check_set_up()?;
         let asked = self.shared.client.list_queues().max_results(1).send().await;
         match asked.map_err(Trouble::from) {
             Err(trouble) if !trouble.is_a_permission() => Err(error::broker(trouble)),
@@ -80,7 +80,7 @@ impl SqsPublisher {
     /// `Code::BrokerRefused` if it exists with other attributes, may not be created or has no name that SQS takes;
     /// `Code::BrokerUnavailable` if SQS cannot be reached.
     pub async fn declare_queue(&self, name: &str) -> Result<(), Error> {
-        self.shared.broker.check_region()?;
+        self.shared.broker.check_set_up()?;
         let mut create = self.shared.client.create_queue().queue_name(name);
         if is_fifo(name) {
             create = create.attributes(QueueAttributeName::FifoQueue, "true");
@@ -95,7 +95,7 @@ impl SqsPublisher {
     ///
     /// `Code::BrokerRefused` if it may not be deleted, `Code::BrokerUnavailable` if SQS cannot be reached.
     pub async fn delete_queue(&self, name: &str) -> Result<(), Error> {
-        self.shared.broker.check_region()?;
+        self.shared.broker.check_set_up()?;
         self.urls().remove(name);
         let deleted = async {
             let url = find_url(&self.shared.client, name).await?;
@@ -110,7 +110,7 @@ impl SqsPublisher {
 
     /// A queue's URL, which is asked for once.
     async fn url(&self, queue: &str) -> Result<String, Error> {
-        self.shared.broker.check_region()?;
+        self.shared.broker.check_set_up()?;
         if queue.is_empty() {
             return Err(error::unsendable("it names no queue"));
         }

@@ -3,6 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 
 use aws_sdk_sqs::Client;
+use aws_sdk_sqs::types::SendMessageBatchResultEntry;
 use hapax_core::Error;
 use tokio::time::sleep;
 
@@ -87,7 +88,7 @@ impl Sender<'_> {
         // An entry fails only without an id or a body; the answer then leaves it out.
         let request = self.client.send_message_batch().queue_url(self.url);
         let answer = request.set_entries(Some(entries.collect())).send().await?;
-        let taken = answer.successful().iter().map(|entry| entry.id());
+        let taken = answer.successful().iter().map(SendMessageBatchResultEntry::id);
         let refused = |entry: &_| error::entry_not_published(self.queue, entry);
         Ok(outcomes(parcels.len(), taken, answer.failed(), refused))
     }

@@ -4,7 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aws_sdk_sqs::types::{ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry};
+use aws_sdk_sqs::types::{
+    ChangeMessageVisibilityBatchRequestEntry, ChangeMessageVisibilityBatchResultEntry,
+    DeleteMessageBatchRequestEntry, DeleteMessageBatchResultEntry,
+};
 use hapax_core::{Error, Settle, Settlement, Settler, crash_point};
 use tokio::time::Instant;
 
@@ -51,7 +54,7 @@ impl SqsSettler {
             self.line.client.delete_message_batch().queue_url(&queue.url).set_entries(Some(entries));
         match request.send().await.map_err(Trouble::from) {
             Ok(answer) => {
-                let done = answer.successful().iter().map(|entry| entry.id());
+                let done = answer.successful().iter().map(DeleteMessageBatchResultEntry::id);
                 outcomes(count, done, answer.failed(), error::entry_not_settled)
             }
             Err(trouble) => (0..count).map(|_| Err(error::settling(&trouble))).collect(),
@@ -84,19 +87,19 @@ impl SqsSettler {
             .queue_url(&queue.url)
             .set_entries(Some(entries));
         let sent = Instant::now();
-        let changed = match request.send().await.map_err(Trouble::from) {
+        let results = match request.send().await.map_err(Trouble::from) {
             Ok(answer) => {
-                let done = answer.successful().iter().map(|entry| entry.id());
+                let done = answer.successful().iter().map(ChangeMessageVisibilityBatchResultEntry::id);
                 outcomes(changes.len(), done, answer.failed(), error::entry_not_settled)
             }
             Err(trouble) => changes.iter().map(|_| Err(error::settling(&trouble))).collect(),
         };
-        for ((receipt, visibility), outcome) in changes.iter().zip(&changed) {
+        for ((receipt, visibility), outcome) in changes.iter().zip(&results) {
             if outcome.is_ok() && !visibility.is_zero() {
                 receipt.extended(sent + *visibility);
             }
         }
-        changed
+        results
     }
 
     /// The ends of deliveries that are still ours; the others have had theirs.
@@ -172,9 +175,9 @@ impl Settler<Receipt> for SqsSettler {
             });
         }
         let (places, changes): (Vec<usize>, Vec<_>) = changes.into_iter().unzip();
-        let changed = self.change(queue, &changes).await;
-        self.shelf.metrics.extensions.increment(succeeded(&changed));
-        for (place, result) in places.into_iter().zip(changed) {
+        let extended = self.change(queue, &changes).await;
+        self.shelf.metrics.extensions.increment(succeeded(&extended));
+        for (place, result) in places.into_iter().zip(extended) {
             results[place] = result;
         }
         let failed = results.iter().filter(|result| result.is_err()).count();

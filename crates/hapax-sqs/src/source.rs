@@ -84,7 +84,7 @@ impl SqsSource {
     /// Looks the queue up. What no waiting will mend is an error at once, and so is an SQS that cannot be reached
     /// before the time is up.
     async fn look(&self) -> Result<Queue, Error> {
-        self.broker.check_region()?;
+        self.broker.check_set_up()?;
         let limit = self.broker.time_to_connect();
         let deadline = Instant::now() + limit;
         let mut backoff = Backoff::new();

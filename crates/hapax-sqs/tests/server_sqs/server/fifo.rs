@@ -36,13 +36,15 @@ impl SourceFixture for OnFifo {
     }
 }
 
-#[tokio::test]
+impl Drop for OnFifo {
+    fn drop(&mut self) {
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.0.delete()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_messages_of_a_group_come_in_order_and_in_a_lane() {
-    run(async |fixture: &OnFifo| {
-        lanes::the_messages_of_a_lane_come_in_order(fixture).await;
-        fixture.0.delete().await;
-    })
-    .await;
+    Box::pin(run(async |fixture: &OnFifo| lanes::the_messages_of_a_lane_come_in_order(fixture).await)).await;
 }
 
 #[tokio::test]

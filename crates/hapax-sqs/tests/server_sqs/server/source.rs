@@ -3,6 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_credential_types::provider::error::CredentialsError;
+use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
 use hapax_core::{Code, Envelope, ErrorKind, Fetched, Outgoing, Publisher as _, Settler as _, Source as _};
 use hapax_sqs::Sqs;
 use hapax_testkit::servers::{PrivateSqs, Server, eventually, require, sqs_url, unique};
@@ -45,6 +48,37 @@ async fn private_refused_credentials_are_errors_that_do_not_show_them() {
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("AKIA") && !shown.contains("hunter2"), "{shown}");
     }
+}
+
+/// What AWS's chain comes to where there is nothing to be found.
+#[derive(Debug)]
+struct EmptyHanded;
+
+impl ProvideCredentials for EmptyHanded {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        future::ProvideCredentials::ready(Err(CredentialsError::not_loaded("nothing was found")))
+    }
+}
+
+#[tokio::test]
+async fn credentials_that_nobody_has_are_an_error_at_once() {
+    if !require(Server::Sqs) {
+        return;
+    }
+    let nobody = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).build();
+    let endpoint = sqs_url().replace("sqs://", "http://");
+    let empty_handed =
+        nobody.to_builder().credentials_provider(SharedCredentialsProvider::new(EmptyHanded)).build();
+    for config in [&nobody, &empty_handed] {
+        let broker = Sqs::new(config).region("us-east-1").endpoint_url(&endpoint);
+        let error = broker.source("any").prepare(1).await.unwrap_err();
+        assert_eq!(kind_and_code(&error), (ErrorKind::Setup, Code::BrokerRefused), "{error}");
+    }
+    let nowhere = Sqs::new(&nobody).source("any").prepare(1).await.unwrap_err();
+    assert_eq!(kind_and_code(&nowhere), (ErrorKind::Setup, Code::ConfigMissingValue), "{nowhere}");
 }
 
 #[tokio::test]

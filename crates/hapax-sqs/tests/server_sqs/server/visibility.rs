@@ -45,7 +45,7 @@ async fn consume(source: SqsSource, store: &MemoryStore, silent: Option<Arc<Prox
             silent.iter().for_each(|proxy| proxy.sever());
             silent.iter().for_each(|proxy| proxy.heal());
         }
-        tx.add(&number.0.to_string(), 1)?;
+        tx.add(number.0.to_string(), 1)?;
         Ok(())
     };
     let consumer = Consumer::new("numbers", store.clone(), source).unwrap().concurrency(1).batch(1);
