@@ -71,3 +71,29 @@ impl PrivateSqs {
 fn folder() -> io::Result<TempDir> {
     tempfile::Builder::new().prefix("hapax-moto-").tempdir()
 }
+
+#[cfg(test)]
+mod tests {
+    mod server {
+        use super::super::*;
+        use crate::{
+            local::{port::is_free, probe},
+            servers::{Server, require},
+        };
+
+        #[tokio::test]
+        async fn a_private_sqs_stops_and_comes_back() -> io::Result<()> {
+            if !require(Server::PrivateSqs) {
+                return Ok(());
+            }
+            let mut private = PrivateSqs::start().await?;
+            private.stop().await?;
+            assert!(is_free(private.addr()), "nobody listens");
+            assert!(probe::sqs(&private.url()).is_err());
+            private.start_again().await?;
+            probe::sqs(&private.url()).unwrap();
+            assert!(private.start_again().await.is_err(), "it is running");
+            Ok(())
+        }
+    }
+}
