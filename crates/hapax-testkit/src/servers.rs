@@ -32,6 +32,7 @@ mod nats;
 mod postgres;
 mod rabbitmq;
 mod redis;
+mod sqs;
 
 use std::{
     env, fs,
@@ -44,7 +45,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::local::{mongod, nats_server, node, port, postmaster, probe, redis_server, url::ServerUrl};
+use crate::local::{mongod, moto, nats_server, node, port, postmaster, probe, redis_server, url::ServerUrl};
 
 pub use self::{
     database::TestDatabase,
@@ -53,6 +54,7 @@ pub use self::{
     postgres::PrivatePostgres,
     rabbitmq::PrivateRabbit,
     redis::PrivateRedis,
+    sqs::PrivateSqs,
 };
 
 /// If this variable is set, a server that cannot be reached fails the test that needs it.
@@ -78,6 +80,8 @@ pub enum Server {
     Nats,
     /// The shared Redis at [`redis_url`].
     Redis,
+    /// The shared SQS at [`sqs_url`].
+    Sqs,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
@@ -88,6 +92,8 @@ pub enum Server {
     PrivateNats,
     /// Redis' program, from which [`PrivateRedis`] starts a server.
     PrivateRedis,
+    /// The program of moto, from which [`PrivateSqs`] starts a server.
+    PrivateSqs,
 }
 
 impl Server {
@@ -115,11 +121,16 @@ impl Server {
                 let url = redis_url();
                 probe::redis(&url).err().map(|reason| failed(&url, reason))
             }
+            Self::Sqs => {
+                let url = sqs_url();
+                probe::sqs(&url).err().map(|reason| failed(&url, reason))
+            }
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
             Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
             Self::PrivateNats => nats_server::program().err().map(|error| error.to_string()),
             Self::PrivateRedis => redis_server::program().err().map(|error| error.to_string()),
+            Self::PrivateSqs => moto::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -200,6 +211,13 @@ pub fn nats_url() -> String {
 /// Tests use keys of their own: [`unique`].
 pub fn redis_url() -> String {
     env::var("HAPAX_TEST_REDIS").unwrap_or_else(|_| "redis://127.0.0.1:6379/0".into())
+}
+
+/// The shared SQS: `HAPAX_TEST_SQS`, or `sqs://127.0.0.1:4566`. It is a moto, which speaks SQS's protocol.
+///
+/// Tests use queues of their own: [`unique`].
+pub fn sqs_url() -> String {
+    env::var("HAPAX_TEST_SQS").unwrap_or_else(|_| "sqs://127.0.0.1:4566".into())
 }
 
 /// The address in a server's URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,

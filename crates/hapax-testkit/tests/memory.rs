@@ -76,6 +76,7 @@ mod source {
 
     impl SourceFixture for Leased {
         type Source = MemorySource;
+        const KNOWS_WHAT_IT_HOLDS: bool = true;
 
         async fn fresh() -> Option<Self> {
             Some(Self(MemoryBroker::new()))

@@ -35,6 +35,7 @@ trait ErasedSource: Send {
 trait ErasedSettler: Send + Sync {
     fn settle(&self, settlements: Vec<Settlement<BoxReceipt>>) -> BoxFuture<'_, Vec<Result<(), Error>>>;
     fn extend(&self, receipts: Vec<BoxReceipt>) -> BoxFuture<'_, Vec<Result<(), Error>>>;
+    fn holds(&self, receipt: &BoxReceipt) -> bool;
 }
 
 struct Erase<T>(T);
@@ -120,6 +121,10 @@ impl<S: Source> ErasedSettler for EraseSettler<S> {
             }
         })
     }
+
+    fn holds(&self, receipt: &BoxReceipt) -> bool {
+        unbox(receipt).is_ok_and(|receipt| self.settler.holds(&receipt))
+    }
 }
 
 impl BoxSource {
@@ -179,6 +184,10 @@ impl Settler<BoxReceipt> for BoxSettler {
 
     async fn extend(&self, receipts: Vec<BoxReceipt>) -> Vec<Result<(), Error>> {
         self.0.extend(receipts).await
+    }
+
+    fn holds(&self, receipt: &BoxReceipt) -> bool {
+        self.0.holds(receipt)
     }
 }
 

@@ -11,6 +11,7 @@ const TAKEN_OVER: &str = "hapax_taken_over_total";
 const PREPARE: &str = "hapax_prepare_seconds";
 const WITHOUT_SENT_AT: &str = "hapax_without_sent_at_total";
 const ROLLBACKS: &str = "hapax_rollbacks_total";
+const EXPIRED: &str = "hapax_expired_deliveries_total";
 const BATCH_SIZE: &str = "hapax_batch_size";
 const CLAIM: &str = "hapax_claim_seconds";
 const HANDLE: &str = "hapax_handle_seconds";
@@ -36,6 +37,7 @@ pub fn describe() {
         "New messages without sent_at: after a purge nothing tells them from late copies"
     );
     describe_counter!(ROLLBACKS, "Transactions that were rolled back, by consumer and cause");
+    describe_counter!(EXPIRED, "Deliveries not started because their time with the broker had passed");
     describe_histogram!(BATCH_SIZE, Unit::Count, "Messages in one transaction");
     describe_histogram!(CLAIM, Unit::Seconds, "Beginning a transaction and claiming its messages");
     describe_histogram!(PREPARE, Unit::Seconds, "One prepare step: what is called outside");
@@ -84,6 +86,10 @@ pub(crate) fn without_sent_at(consumer: &ConsumerName, count: u64) {
 
 pub(crate) fn rolled_back(consumer: &ConsumerName, cause: &'static str) {
     metrics::counter!(ROLLBACKS, "consumer" => label(consumer), "cause" => cause).increment(1);
+}
+
+pub(crate) fn expired(consumer: &ConsumerName, deliveries: usize) {
+    metrics::counter!(EXPIRED, "consumer" => label(consumer)).increment(deliveries as u64);
 }
 
 pub(crate) fn claimed(consumer: &ConsumerName, messages: usize, took: Duration) {

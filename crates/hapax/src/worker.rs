@@ -7,7 +7,7 @@ use hapax_core::{Code, ConsumerStore, Error, Failure, Fault, Settler};
 use tracing::{debug, warn};
 
 use crate::attempt::{End, Setback};
-use crate::job::{Job, Order, Suspect};
+use crate::job::{Hold, Job, Order, Suspect};
 use crate::metrics;
 use crate::shared::Shared;
 
@@ -155,6 +155,7 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
                 break;
             }
             self.show();
+            let Some(segment) = self.still_held(segment).await else { continue };
             let outcome = if segment.jobs.iter().any(|job| job.suspect != Suspect::No) {
                 self.run_suspects(worker, segment, &mut stack).await
             } else {
@@ -166,6 +167,22 @@ impl<S: ConsumerStore, T: Settler<R>, R: Clone + Send + Sync + 'static> Shared<S
             }
         }
         self.hand_back(stack.into_iter().rev().flat_map(|segment| segment.jobs).collect()).await;
+    }
+
+    /// Leaves out what waited here for longer than its broker keeps it for us: it is somebody else's by now, or
+    /// will be, and is not to be started. What is left runs; nothing if nothing is.
+    async fn still_held(&self, segment: Segment<R>) -> Option<Segment<R>> {
+        let Segment { jobs, setbacks, lost } = segment;
+        let (jobs, expired): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| match &job.hold {
+            Hold::Delivery(delivery) => self.settler.holds(delivery.receipt()),
+            Hold::Waiting(_) => true,
+        });
+        if !expired.is_empty() {
+            metrics::expired(&self.consumer, expired.len());
+            debug!(consumer = %self.consumer, deliveries = expired.len(), "not started: their time with the broker has passed");
+            self.hand_back(expired).await;
+        }
+        (!jobs.is_empty()).then_some(Segment { jobs, setbacks, lost })
     }
 
     /// Splits messages so that no segment holds an id twice: a second copy is settled after the first

@@ -681,3 +681,31 @@ async fn more_workers_than_connections_are_refused() {
     let error = consumer.concurrency(3).on("Paid", pay).run().await.unwrap_err();
     assert_eq!(error.code(), Code::TooFewConnections);
 }
+
+/// Twenty messages wait in the consumer behind a slow handler, and the broker is away, so that nothing is extended.
+/// Had the nineteen been started when their time had passed, each of them would come again as a duplicate.
+#[tokio::test]
+async fn case_14_what_waited_for_too_long_is_not_started_and_comes_again() {
+    const VISIBILITY: Duration = Duration::from_millis(200);
+    let bench = Bench::new();
+    for n in 0..20 {
+        bench.publish(&n.to_string(), "x");
+    }
+    let starts = Arc::new(AtomicU32::new(0));
+    let (counted, broker) = (Arc::clone(&starts), bench.broker.clone());
+    let slow_at_first = async move |tx: &mut MemoryTx, paid: Message<Paid>| {
+        if counted.fetch_add(1, Ordering::SeqCst) == 0 {
+            broker.go_away();
+            tokio::time::sleep(VISIBILITY * 3).await; // nobody tells when a lease has run out
+            broker.come_back();
+        }
+        tx.add(&paid.account, paid.amount)?;
+        Ok(())
+    };
+    let source = bench.broker.source("orders").with_visibility(VISIBILITY);
+    let consumer = Consumer::new("orders", bench.store.clone(), source).unwrap();
+    let consumer = consumer.concurrency(1).batch(1).until_idle(VISIBILITY * 3);
+    let summary = consumer.on_event::<Paid, _>(slow_at_first).run().await.unwrap();
+    assert_eq!(counts(summary), (20, 1, 0, 0), "only the slow one, whose ack came too late, is a duplicate");
+    assert_eq!((starts.load(Ordering::SeqCst), bench.store.number("x")), (20, 20));
+}

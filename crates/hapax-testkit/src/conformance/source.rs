@@ -20,6 +20,9 @@ pub trait SourceFixture: Sized + Send + Sync + 'static {
     /// The largest body it carries, in bytes; larger ones are not tried. Default: 1 MiB.
     const LARGEST_BODY: usize = 1 << 20;
 
+    /// Whether its settler tells when a delivery's time has passed ([`Settler::holds`](hapax_core::Settler::holds)).
+    const KNOWS_WHAT_IT_HOLDS: bool = false;
+
     /// An empty queue of its own, which goes when the fixture is dropped. Where deliveries are leased, the
     /// lease should be about a second: the cases wait for it to run out. None if the server it needs is not
     /// there, which [`require`](crate::servers::require) has noted.
@@ -104,6 +107,8 @@ macro_rules! source_conformance {
             leases {
                 case_13_an_extended_delivery_is_not_taken_away
                 case_13_a_receipt_that_ran_out_does_no_harm
+                case_14_what_ran_out_is_no_longer_held
+                case_14_what_lay_in_the_source_for_too_long_is_not_handed_out
             }
             lanes {
                 the_messages_of_a_lane_come_in_order

@@ -9,6 +9,7 @@
 pub(crate) mod child;
 pub(crate) mod daemon;
 pub(crate) mod mongod;
+pub(crate) mod moto;
 pub(crate) mod nats_server;
 pub(crate) mod node;
 pub(crate) mod op_msg;

@@ -2,7 +2,7 @@
 //!
 //! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
 //! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ
-//! and NATS the greeting, to MongoDB the question who it is, to Redis a PING.
+//! and NATS the greeting, to MongoDB the question who it is, to Redis a PING, to SQS the question for its queues.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -23,6 +23,9 @@ const POSTGRES_PROTOCOL: u32 = 3 << 16;
 
 /// "AMQP", 0, and version 0.9.1: how a client greets.
 const AMQP_GREETING: &[u8; 8] = b"AMQP\0\0\x09\x01";
+
+/// The media type of SQS's requests and answers.
+const SQS_PROTOCOL: &str = "application/x-amz-json-1.0";
 
 /// The SQLSTATE of a database that does not exist.
 const NO_SUCH_DATABASE: &str = "3D000";
@@ -124,6 +127,29 @@ pub(crate) fn redis(url: &str) -> Result<(), Unready> {
 /// Asks a MongoDB who it is.
 pub(crate) fn hello(address: SocketAddr) -> io::Result<Answer> {
     command(address, "admin", Bson::default().int("hello", 1))
+}
+
+/// Asks the SQS at `url` for its queues, unsigned: a refusal is an answer, too. What counts is that it speaks JSON 1.0,
+/// SQS's protocol and no other service's, or refuses as AWS does, with a number for its support.
+pub(crate) fn sqs(url: &str) -> Result<(), Unready> {
+    let url = ServerUrl::parse(url)?;
+    let mut stream = connect(&url)?;
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: {SQS_PROTOCOL}\r\nContent-Length: 2\r\n\
+         X-Amz-Target: AmazonSQS.ListQueues\r\nAuthorization: AWS4-HMAC-SHA256 Credential=probe/20261201/us-east-1/\
+         sqs/aws4_request, SignedHeaders=host, Signature=0\r\n\r\n{{}}",
+        url.authority
+    );
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    stream.take(u64::from(LARGEST_ANSWER)).read_to_end(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer);
+    let head = answer.split("\r\n\r\n").next().unwrap_or_default().to_ascii_lowercase();
+    let refuses = head.starts_with("http/1.1 403") && head.contains("x-amzn-requestid");
+    if refuses || (head.starts_with("http/1.") && head.contains(SQS_PROTOCOL)) {
+        return Ok(());
+    }
+    Err(not_its_protocol("SQS's protocol"))
 }
 
 fn connect(url: &ServerUrl<'_>) -> io::Result<TcpStream> {

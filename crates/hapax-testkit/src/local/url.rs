@@ -38,6 +38,7 @@ impl<'a> ServerUrl<'a> {
             "mongodb" => 27017,
             "nats" | "tls" => 4222,
             "redis" | "rediss" => 6379,
+            "sqs" => 4566,
             _ => 5432,
         };
         // What follows the last colon is a port only if it is a number: `[::1]` has colons, too.

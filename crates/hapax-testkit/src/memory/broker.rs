@@ -158,6 +158,10 @@ impl MemoryBroker {
         self.change(|state| state.reachable()?.queue(queue).extend(tag, by))
     }
 
+    pub(super) fn holds(&self, queue: &str, tag: u64) -> bool {
+        self.lock().queue(queue).holds(tag)
+    }
+
     pub(super) fn detach(&self, queue: &str, source: u64) {
         self.change(|state| state.queue(queue).detach(source));
     }

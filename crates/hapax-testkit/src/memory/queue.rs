@@ -168,6 +168,11 @@ impl Queue {
         Ok(())
     }
 
+    pub(super) fn holds(&self, tag: u64) -> bool {
+        let now = Instant::now();
+        self.in_flight.get(&tag).is_some_and(|delivery| delivery.until.is_none_or(|until| until > now))
+    }
+
     /// A delivery that is still in flight. A tag is used once, so an old receipt never means another
     /// delivery.
     fn take(&mut self, tag: u64) -> Result<InFlight, Error> {

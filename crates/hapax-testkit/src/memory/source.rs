@@ -171,4 +171,8 @@ impl Settler<MemoryReceipt> for MemorySettler {
         let extend = |receipt: MemoryReceipt| self.broker.extend(&self.queue, receipt.0, self.visibility);
         receipts.into_iter().map(extend).collect()
     }
+
+    fn holds(&self, receipt: &MemoryReceipt) -> bool {
+        self.visibility.is_none() || self.broker.holds(&self.queue, receipt.0)
+    }
 }

@@ -1,10 +1,14 @@
 //! Brokers that take a delivery away from whoever is slow. Sources that need no extending pass.
 #![allow(clippy::missing_panics_doc, reason = "a case fails by panicking")]
 
+use std::collections::BTreeSet;
+
 use hapax_core::{Settler as _, Source as _};
 
 use super::SourceFixture;
-use super::by_hand::{ByHand, id, ids, message};
+use super::by_hand::{ByHand, distinct, id, ids, message, numbered, publish_all};
+use crate::conformance::SOON;
+use crate::servers::eventually;
 
 /// A live handler keeps its delivery however long it takes; another delivery, which nobody extends, tells the
 /// time.
@@ -42,4 +46,43 @@ pub async fn case_13_a_receipt_that_ran_out_does_no_harm<F: SourceFixture>(fixtu
     let again = source.take_one().await;
     assert_eq!(id(&again), "a", "a late ack must not ack it");
     source.ack(vec![again]).await;
+}
+
+/// A consumer that let a delivery wait for too long can ask, and does not start it.
+pub async fn case_14_what_ran_out_is_no_longer_held<F: SourceFixture>(fixture: &F) {
+    if !F::KNOWS_WHAT_IT_HOLDS {
+        return;
+    }
+    let mut source = ByHand::<F>::open(fixture).await;
+    fixture.publish(message("a")).await;
+    let late = source.take_one().await;
+    assert!(source.settler.holds(late.receipt()), "it has just come");
+    let settler = source.settler.clone();
+    eventually("its time has passed", SOON, async || !settler.holds(late.receipt())).await;
+    let again = source.take_one().await;
+    assert_eq!(id(&again), "a");
+    assert!(source.settler.holds(again.receipt()) && !source.settler.holds(late.receipt()));
+    source.ack(vec![again]).await;
+}
+
+/// A consumer that does not ask for more for a while is not given what was fetched for it before: everything
+/// that is handed out can still be acked, and whatever is acked does not come again.
+pub async fn case_14_what_lay_in_the_source_for_too_long_is_not_handed_out<F: SourceFixture>(fixture: &F) {
+    let mut source = ByHand::<F>::open(fixture).await;
+    let Some(period) = source.source.capabilities().extend_every else { return };
+    let published = numbered(20);
+    publish_all(fixture, &published).await;
+    let first = source.take_one().await;
+    let mut acked: BTreeSet<String> =
+        distinct(std::slice::from_ref(&first)).into_iter().map(str::to_owned).collect();
+    source.ack(vec![first]).await;
+
+    tokio::time::sleep(period * 4).await; // longer than a lease, whose end nothing announces
+    while acked.len() < published.len() {
+        let batch = source.take(1).await;
+        for id in ids(&batch) {
+            assert!(acked.insert(id.to_owned()), "{id} came again after its ack");
+        }
+        source.ack(batch).await;
+    }
 }
