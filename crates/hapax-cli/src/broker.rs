@@ -24,6 +24,10 @@ pub(crate) async fn of(settings: &Settings) -> Result<Broker, Error> {
     match &settings.connection {
         #[cfg(feature = "rabbitmq")]
         Connection::RabbitMq(server) => Ok(rabbit_of(server)?.into()),
+        #[cfg(feature = "nats")]
+        Connection::Nats(server, login) => Ok(nats_of(server, login)?.into()),
+        #[cfg(feature = "sqs")]
+        Connection::Sqs(settings) => Ok(sqs_of(settings).await?.into()),
         #[allow(unreachable_patterns, reason = "in a build that has them all")]
         _ => Err(left_out(settings.kind.value)),
     }
@@ -82,6 +86,49 @@ fn rabbit_of(server: &crate::config::broker::Server) -> Result<hapax::rabbitmq::
     }
     if let Some(tls) = &server.tls {
         connection = connection.ca_file(&tls.ca.value)?;
+    }
+    Ok(connection)
+}
+
+#[cfg(feature = "nats")]
+fn nats_of(
+    server: &crate::config::broker::Server,
+    login: &crate::config::broker::NatsLogin,
+) -> Result<hapax::nats::Nats, Error> {
+    let mut connection = hapax::nats::Nats::new(server.url.expose())?;
+    if let Some(username) = &server.username {
+        connection = connection.username(username.expose());
+    }
+    if let Some(password) = &server.password {
+        connection = connection.password(password.expose());
+    }
+    if let Some(token) = &login.token {
+        connection = connection.token(token.expose());
+    }
+    if let Some(file) = &login.credentials {
+        connection = connection.credentials_file(file)?;
+    }
+    if let Some(tls) = &server.tls {
+        connection = connection.ca_file(&tls.ca.value)?;
+    }
+    Ok(connection)
+}
+
+#[cfg(feature = "sqs")]
+async fn sqs_of(settings: &crate::config::broker::Sqs) -> Result<hapax::sqs::Sqs, Error> {
+    let mut connection = match settings.url.as_ref().map(crate::config::secret::SecretUrl::expose) {
+        None | Some("sqs://") => hapax::sqs::Sqs::from_env().await,
+        Some(url) => hapax::sqs::Sqs::from_url(url)?,
+    };
+    if let Some(region) = &settings.region {
+        connection = connection.region(region);
+    }
+    if let Some(endpoint) = &settings.endpoint {
+        connection = connection.endpoint_url(endpoint);
+    }
+    if let Some(keys) = &settings.keys {
+        let session = keys.session.as_ref().map(|session| session.expose().to_owned());
+        connection = connection.credentials(keys.id.expose(), keys.secret.expose(), session);
     }
     Ok(connection)
 }

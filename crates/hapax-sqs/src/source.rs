@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hapax_core::{Capabilities, Delivery, Error, ErrorKind, Fetched, Settler as _, Source};
+use hapax_core::{Capabilities, Code, Delivery, Error, ErrorKind, Fetched, Settler as _, Source};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -45,6 +45,7 @@ pub struct SqsSource {
     queue: String,
     visibility: Option<Duration>,
     wait: Duration,
+    declare: bool,
     line: Arc<Line>,
     shelf: Arc<Shelf>,
     in_flight: usize,
@@ -61,7 +62,8 @@ impl SqsSource {
     pub(crate) fn new(broker: Sqs, queue: String) -> Self {
         let line = Arc::new(Line::new(broker.client(), queue.clone(), None));
         let shelf = Arc::new(Shelf::new(SourceMetrics::of(source_name(&queue).trim_start_matches("sqs:"))));
-        Self { broker, queue, visibility: None, wait: LONGEST_WAIT, line, shelf, in_flight: 1, intake: None }
+        let (visibility, wait, declare) = (None, LONGEST_WAIT, false);
+        Self { broker, queue, visibility, wait, declare, line, shelf, in_flight: 1, intake: None }
     }
 
     /// For how long a delivery is kept from others unless it is extended; in whole seconds, 1 s to 12 h. Default: the
@@ -81,6 +83,15 @@ impl SqsSource {
         self
     }
 
+    /// Creates the queue if it is missing, with SQS's usual attributes, as
+    /// [`declare_queue`](crate::SqsPublisher::declare_queue) does. Without this nothing is created, and a queue that does
+    /// not exist is an error.
+    #[must_use]
+    pub fn declare(mut self) -> Self {
+        self.declare = true;
+        self
+    }
+
     /// Looks the queue up. What no waiting will mend is an error at once, and so is an SQS that cannot be reached
     /// before the time is up.
     async fn look(&self) -> Result<Queue, Error> {
@@ -94,8 +105,12 @@ impl SqsSource {
                 Ok(Err(cause)) => cause,
                 Err(_) => error::no_answer(limit),
             };
+            let is_to_be_made = self.declare && cause.code() == Code::QueueMissing;
+            if is_to_be_made {
+                self.broker.publisher().declare_queue(&self.queue).await?;
+            }
             let wait = backoff.wait();
-            if cause.kind() == ErrorKind::Setup || Instant::now() + wait >= deadline {
+            if !is_to_be_made && cause.kind() == ErrorKind::Setup || Instant::now() + wait >= deadline {
                 return Err(cause);
             }
             tracing::warn!(queue = %self.name(), error = %cause, "the queue was not found yet, trying again");

@@ -10,11 +10,12 @@ mod server {
         self, ASIDE, OUTSIDE, STEPS, dead, eager, effects, envelopes, kill_and_run_again, messages, subject,
         verdict, verdict_on_calls,
     };
-    use hapax::rabbitmq::{RabbitMq, RabbitPublisher};
-    use hapax::{MongoStore, PgStore};
-    use hapax_core::{Outgoing, Publisher as _};
+    use hapax::{Broker, BrokerPublisher, MongoStore, PgStore};
+    use hapax_core::{Envelope, Outgoing, Publisher as _};
     use hapax_testkit::process::Subject;
-    use hapax_testkit::servers::{MongoDatabase, Server, TestDatabase, rabbitmq_url, require, unique};
+    use hapax_testkit::servers::{
+        MongoDatabase, Server, TestDatabase, nats_url, rabbitmq_url, require, sqs_url, unique,
+    };
 
     async fn database() -> TestDatabase {
         TestDatabase::create().await.expect("a database of its own")
@@ -41,12 +42,29 @@ mod server {
         subject(database.url(), "queue:messages")
     }
 
-    async fn publisher(queue: &str) -> RabbitPublisher {
-        let publisher = RabbitMq::new(&rabbitmq_url()).expect("a URL").publisher();
-        publisher.declare_queue(queue).await.expect("a queue of its own");
-        let outgoing = envelopes().into_iter().map(|envelope| Outgoing::to_queue(queue, envelope)).collect();
-        publisher.publish(outgoing).await.into_iter().for_each(|sent| sent.expect("published"));
-        publisher
+    /// A queue of its own on a broker, with the messages in it.
+    struct Queue {
+        url: String,
+        name: String,
+        publisher: BrokerPublisher,
+    }
+
+    impl Queue {
+        async fn filled(url: &str, with: Vec<Envelope>) -> Self {
+            let (publisher, name) = (Broker::open(url).await.expect("a URL").publisher(), unique("crash"));
+            publisher.declare(&name).await.expect("a queue of its own");
+            let outgoing = with.into_iter().map(|envelope| Outgoing::to_queue(&name, envelope)).collect();
+            publisher.publish_all(outgoing).await.expect("published");
+            Self { url: url.to_owned(), name, publisher }
+        }
+
+        fn source(&self) -> String {
+            format!("{}#{}", self.url, self.name)
+        }
+
+        async fn delete(self) {
+            self.publisher.delete(&self.name).await.expect("the queue goes");
+        }
     }
 
     #[tokio::test]
@@ -61,12 +79,11 @@ mod server {
         }
     }
 
-    async fn killed_at_every_step_of_rabbitmq(url: &str, step: &str) {
-        let queue = unique("crash");
-        let publisher = publisher(&queue).await;
-        kill_and_run_again(&subject(url, &format!("{}#{queue}", rabbitmq_url())), step, 1).await;
-        assert_sound(url, step).await;
-        publisher.delete_queue(&queue).await.expect("the queue goes");
+    async fn killed_at_a_step_of(broker: &str, store: &str, step: &str) {
+        let queue = Queue::filled(broker, envelopes()).await;
+        kill_and_run_again(&subject(store, &queue.source()), step, 1).await;
+        assert_sound(store, step).await;
+        queue.delete().await;
     }
 
     #[tokio::test]
@@ -75,7 +92,7 @@ mod server {
             return;
         }
         for step in STEPS.into_iter().chain(ASIDE).chain(["rabbit-before-ack", "rabbit-after-ack"]) {
-            killed_at_every_step_of_rabbitmq(database().await.url(), step).await;
+            killed_at_a_step_of(&rabbitmq_url(), database().await.url(), step).await;
         }
     }
 
@@ -86,7 +103,7 @@ mod server {
         }
         for step in STEPS.into_iter().chain(ASIDE).chain(["rabbit-before-ack", "rabbit-after-ack"]) {
             let database = MongoDatabase::create().expect("a database of its own");
-            killed_at_every_step_of_rabbitmq(database.url(), step).await;
+            killed_at_a_step_of(&rabbitmq_url(), database.url(), step).await;
         }
     }
 
@@ -141,12 +158,10 @@ mod server {
         }
     }
 
-    async fn a_killer_is_set_aside_alone(url: &str) {
-        let queue = unique("killer");
-        let publisher = publisher(&queue).await;
-        let killer = hapax_core::Envelope::new(r#"{"id":"killer","key":"x","do":"kill"}"#);
-        publisher.publish(vec![Outgoing::to_queue(&queue, killer)]).await.remove(0).expect("published");
-        let subject = subject(url, &format!("{}#{queue}", rabbitmq_url()));
+    async fn a_killer_is_set_aside_alone(broker: &str, url: &str) {
+        let killer = Envelope::new(r#"{"id":"killer","key":"x","do":"kill"}"#);
+        let queue = Queue::filled(broker, envelopes().into_iter().chain([killer]).collect()).await;
+        let subject = subject(url, &queue.source());
         for lives in 0.. {
             let mut running = subject.start().expect("the subject starts");
             if running.wait_exit(crash::PATIENCE).await.success() {
@@ -158,7 +173,7 @@ mod server {
         assert!(wrong.is_empty(), "{wrong:?}");
         let dead = set_aside(url).await;
         assert!(dead.contains(&("killer".into(), "HX0042".into())), "{dead:?}");
-        publisher.delete_queue(&queue).await.expect("the queue goes");
+        queue.delete().await;
     }
 
     #[tokio::test]
@@ -166,7 +181,7 @@ mod server {
         if !require(Server::Postgres) || !require(Server::RabbitMq) {
             return;
         }
-        a_killer_is_set_aside_alone(database().await.url()).await;
+        a_killer_is_set_aside_alone(&rabbitmq_url(), database().await.url()).await;
     }
 
     #[tokio::test]
@@ -175,7 +190,41 @@ mod server {
             return;
         }
         let database = MongoDatabase::create().expect("a database of its own");
-        a_killer_is_set_aside_alone(database.url()).await;
+        a_killer_is_set_aside_alone(&rabbitmq_url(), database.url()).await;
+    }
+
+    /// The steps that lie between a broker and the store; all others are the store's, and tried with `RabbitMQ`.
+    const BETWEEN: [&str; 5] = ["after-receive", "after-claim", "after-commit", "before-ack", "after-ack"];
+
+    /// Both tests of each broker, with PostgreSQL.
+    macro_rules! brokers {
+        ($($killed:ident, $killer:ident: $server:ident, $url:ident, $steps:expr;)*) => {
+            $(
+                #[tokio::test]
+                async fn $killed() {
+                    if !require(Server::Postgres) || !require(Server::$server) {
+                        return;
+                    }
+                    for step in BETWEEN.into_iter().chain($steps) {
+                        killed_at_a_step_of(&$url(), database().await.url(), step).await;
+                    }
+                }
+
+                #[tokio::test]
+                async fn $killer() {
+                    if require(Server::Postgres) && require(Server::$server) {
+                        a_killer_is_set_aside_alone(&$url(), database().await.url()).await;
+                    }
+                }
+            )*
+        };
+    }
+
+    brokers! {
+        case_05_killed_at_every_step_of_nats, case_15_a_message_from_nats_that_kills_is_set_aside_alone:
+            Nats, nats_url, ["nats-before-ack", "nats-after-ack"];
+        case_05_killed_at_every_step_of_sqs, case_15_a_message_from_sqs_that_kills_is_set_aside_alone:
+            Sqs, sqs_url, ["sqs-before-ack", "sqs-after-ack"];
     }
 
     #[tokio::test]

@@ -9,14 +9,13 @@ use hapax_core::{Code, Error, ErrorKind, Outgoing, Publisher};
 use crate::BoxSource;
 
 /// What a URL may begin with, and the cargo feature that has the broker.
-const SCHEMES: [(&str, &str); 9] = [
+const SCHEMES: [(&str, &str); 8] = [
     ("amqp", "rabbitmq"),
     ("amqps", "rabbitmq"),
     ("kafka", "kafka"),
     ("nats", "nats"),
     ("tls", "nats"),
     ("sqs", "sqs"),
-    ("sqs+http", "sqs"),
     ("redis", "redis"),
     ("rediss", "redis"),
 ];
@@ -37,8 +36,8 @@ const SCHEMES: [(&str, &str); 9] = [
 /// |---|---|---|---|
 /// | `amqp://`, `amqps://` | `RabbitMQ` | a queue | |
 /// | `kafka://host:9092,host:9092` | Kafka | a topic | a consumer group |
-/// | `nats://`, `tls://` | NATS `JetStream` | a stream with a subject of that name | a durable consumer |
-/// | `sqs://region`, `sqs+http://host:port/region` | SQS | a queue | |
+/// | `nats://`, `tls://` | NATS `JetStream` | a subject, and the stream of that name with `_` for `.` | a durable consumer |
+/// | `sqs://` (as AWS's usual variables and files say), `sqs://host:port?region=…` | SQS | a queue | |
 /// | `redis://`, `rediss://` | Redis Streams | a stream | a consumer group |
 ///
 /// What a URL cannot say is said to the broker's own type, which turns into this one (`From`). Clones share it.
@@ -76,6 +75,12 @@ impl Broker {
         match SCHEMES.iter().find(|(known, _)| *known == scheme).map(|(_, feature)| *feature) {
             #[cfg(feature = "rabbitmq")]
             Some("rabbitmq") => Ok(hapax_rabbitmq::RabbitMq::new(url)?.into()),
+            #[cfg(feature = "nats")]
+            Some("nats") => Ok(hapax_nats::Nats::new(url)?.into()),
+            #[cfg(feature = "sqs")]
+            Some("sqs") if url == "sqs://" => Ok(hapax_sqs::Sqs::from_env().await.into()),
+            #[cfg(feature = "sqs")]
+            Some("sqs") => Ok(hapax_sqs::Sqs::from_url(url)?.into()),
             Some(feature) => Err(left_out(feature)),
             None => Err(unknown()),
         }
@@ -172,9 +177,9 @@ impl Publisher for BrokerPublisher {
 }
 
 /// Makes a kind of broker of an adapter's own types: the broker, its publisher, and how a queue becomes a source.
-#[cfg(feature = "rabbitmq")]
+#[cfg(any(feature = "rabbitmq", feature = "kafka", feature = "nats", feature = "sqs", feature = "redis"))]
 macro_rules! kind {
-    ($broker:ty, $publisher:ty, $source:expr) => {
+    ($broker:ty, $publisher:ty, $source:expr, close: $close:expr) => {
         impl Kind for $broker {
             fn source(&self, reading: &Reading<'_>) -> BoxSource {
                 let source = $source(self, reading);
@@ -206,7 +211,8 @@ macro_rules! kind {
             }
 
             fn close(&self) -> BoxFuture<'_, ()> {
-                Box::pin(Self::close(self))
+                let close: fn(&Self) -> BoxFuture<'_, ()> = $close;
+                close(self)
             }
 
             fn publish(&self, messages: Vec<Outgoing>) -> BoxFuture<'_, Vec<Result<(), Error>>> {
@@ -220,7 +226,26 @@ macro_rules! kind {
 kind!(
     hapax_rabbitmq::RabbitMq,
     hapax_rabbitmq::RabbitPublisher,
-    |broker: &hapax_rabbitmq::RabbitMq, reading: &Reading<'_>| broker.source(reading.queue)
+    |broker: &hapax_rabbitmq::RabbitMq, reading: &Reading<'_>| broker.source(reading.queue),
+    close: |publisher| Box::pin(publisher.close())
+);
+
+#[cfg(feature = "nats")]
+kind!(
+    hapax_nats::Nats,
+    hapax_nats::NatsPublisher,
+    |broker: &hapax_nats::Nats, reading: &Reading<'_>| {
+        broker.source(reading.queue.replace('.', "_"), reading.reader).subjects([reading.queue])
+    },
+    close: |publisher| Box::pin(publisher.close())
+);
+
+#[cfg(feature = "sqs")]
+kind!(
+    hapax_sqs::Sqs,
+    hapax_sqs::SqsPublisher,
+    |broker: &hapax_sqs::Sqs, reading: &Reading<'_>| broker.source(reading.queue),
+    close: |_| Box::pin(std::future::ready(())) // each message is a request of its own
 );
 
 #[cfg(test)]

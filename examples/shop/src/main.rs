@@ -65,7 +65,7 @@ impl Shop {
 
     /// The queues of the orders, the mails, and accounting.
     fn queues(&self) -> [String; 3] {
-        ["payments", "mails", "accounting"].map(|name| format!("{}.{name}", self.queue))
+        ["payments", "mails", "accounting"].map(|name| format!("{}-{name}", self.queue))
     }
 }
 

@@ -100,6 +100,8 @@ pub(crate) struct NatsLogin {
 /// Amazon's service, or a server that speaks as it does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sqs {
+    /// `sqs://host:port`: a server that speaks as Amazon's does, over plain HTTP.
+    pub url: Option<SecretUrl>,
     /// The region; none leaves it to the environment.
     pub region: Option<String>,
     /// Another address than Amazon's.
@@ -131,7 +133,7 @@ impl BrokerKind {
             Self::RabbitMq => &["amqp", "amqps"],
             Self::Kafka => &["kafka"],
             Self::Nats => &["nats", "tls"],
-            Self::Sqs => &["sqs", "sqs+http"],
+            Self::Sqs => &["sqs"],
             Self::Redis => &["redis", "rediss"],
         }
     }
@@ -187,7 +189,7 @@ impl Broker {
             BrokerKind::RabbitMq => Connection::RabbitMq(Server::read(table, url?)),
             BrokerKind::Kafka => Connection::Kafka(Kafka::read(table, url.as_ref())),
             BrokerKind::Nats => Connection::Nats(Server::read(table, url?), NatsLogin::read(table)),
-            BrokerKind::Sqs => Connection::Sqs(Sqs::read(table, url.as_ref())),
+            BrokerKind::Sqs => Connection::Sqs(Sqs::read(table, url)),
             BrokerKind::Redis => Connection::Redis(Server::read(table, url?)),
         };
         Some(Self { kind, at, connection })
@@ -307,7 +309,7 @@ impl NatsLogin {
 }
 
 impl Sqs {
-    fn read(table: &mut Table<'_>, url: Option<&SecretUrl>) -> Self {
+    fn read(table: &mut Table<'_>, url: Option<SecretUrl>) -> Self {
         let region = table.optional("region", Value::name);
         let endpoint = table.optional("endpoint", Value::name);
         let (id, secret) = (
@@ -326,20 +328,6 @@ impl Sqs {
                 None
             }
         };
-        let (of_url, at) = url.map_or((None, None), |url| address_of(url.expose()));
-        Self { region: region.or(of_url), endpoint: endpoint.or(at), keys }
-    }
-}
-
-/// `sqs://region`, or `sqs+http://host:port/region` for a server that speaks as Amazon's does.
-fn address_of(url: &str) -> (Option<String>, Option<String>) {
-    let name = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    match url.split_once("://") {
-        Some(("sqs+http", rest)) => {
-            let (host, region) = rest.split_once('/').unwrap_or((rest, ""));
-            (name(region), Some(format!("http://{host}")))
-        }
-        Some((_, region)) => (name(region.trim_end_matches('/')), None),
-        None => (None, None),
+        Self { url, region, endpoint, keys }
     }
 }

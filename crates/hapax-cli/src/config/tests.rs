@@ -293,7 +293,7 @@ fn a_broker_is_told_by_its_kind_or_its_url() {
         ("url = \"kafka://one:9092,two\"", BrokerKind::Kafka),
         ("kind = \"kafka\"\nservers = [\"one\"]", BrokerKind::Kafka),
         ("url = \"nats://n\"\ntoken = \"hunter2\"", BrokerKind::Nats),
-        ("url = \"sqs://eu-central-1\"", BrokerKind::Sqs),
+        ("url = \"sqs://localhost:4566?region=eu-central-1\"", BrokerKind::Sqs),
         ("kind = \"sqs\"", BrokerKind::Sqs),
         ("kind = \"redis\"\nurl = \"rediss://r\"", BrokerKind::Redis),
     ] {

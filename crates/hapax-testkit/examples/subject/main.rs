@@ -8,6 +8,7 @@
 //! id and the call's key to the file that `HAPAX_SUBJECT_CALLS` names.
 
 mod ledger;
+mod source;
 
 use std::error::Error;
 use std::fs::{File, OpenOptions};
@@ -17,9 +18,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hapax::{
-    BoxSource, Broker, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure,
-    Format, Handler, Identity, Lines, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store,
-    Strategy, TypeRule,
+    BoxSource, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format,
+    Handler, Identity, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, Strategy, TypeRule,
 };
 use hapax_testkit::delegate_roles;
 use ledger::Ledger;
@@ -173,18 +173,11 @@ async fn run<S: Ledger + CallRecords>(
 ) -> Result<hapax::Summary, Box<dyn Error>> {
     let store = store?;
     store.prepare().await.map_err(|error| error.to_string())?;
-    let source = match (source.split_once('#'), source.split_once(':')) {
-        (Some((url, queue)), _) => Broker::open(url).await?.declare().source(queue, "subject"),
-        (None, Some(("file", path))) => BoxSource::new(Lines::file(path)),
-        (None, Some(("queue", queue))) => {
-            let lease = (!form.forever).then_some(Duration::from_secs(1));
-            store.queue(queue, lease).ok_or("this store has no queues")?
-        }
-        _ => return Err(format!("`{source}` is no source").into()),
-    };
+    let patience = (!form.forever).then(|| Form::patience(source));
+    let source = source::open(&store, source, form).await?;
     let calls = Calls::new("subject", store.clone())?.lease(LEASE)?;
     if form.split {
-        run_to_end(consumer(SplitInbox(store), source, form)?).await
+        run_to_end(consumer(SplitInbox(store), source, patience)?).await
     } else if form.eager {
         let outside = Outside::open()?;
         let step =
@@ -197,9 +190,9 @@ async fn run<S: Ledger + CallRecords>(
                     .await
             };
         let eager = Strategy::Eager { lease: LEASE };
-        run_to_end(consumer(store, source, form)?.strategy(eager).prepare("Job", step)).await
+        run_to_end(consumer(store, source, patience)?.strategy(eager).prepare("Job", step)).await
     } else {
-        run_to_end(consumer(store, source, form)?).await
+        run_to_end(consumer(store, source, patience)?).await
     }
 }
 
@@ -221,7 +214,7 @@ impl Outside {
 fn consumer<S: Ledger>(
     store: S,
     source: BoxSource,
-    form: Form,
+    patience: Option<Duration>,
 ) -> Result<Consumer<S, BoxSource>, Box<dyn Error>> {
     let format = Format::default()
         .identity("json:/id".parse::<Identity>()?)
@@ -235,9 +228,8 @@ fn consumer<S: Ledger>(
         .batch(5)
         .concurrency(2)
         .on_handler::<Job, _>("Job", Worker);
-    if !form.forever {
-        // Long beside the lease: what a killed run had in hand must come back before this one ends.
-        consumer = consumer.until_idle(Duration::from_secs(3));
+    if let Some(patience) = patience {
+        consumer = consumer.until_idle(patience);
     }
     Ok(consumer)
 }
