@@ -82,7 +82,7 @@ async fn case_14_messages_that_waited_for_too_long_never_start() {
     let queue = Queue::standard("case_14", VISIBILITY).await;
     publish(&queue, 0..20).await;
     let (store, proxy) = (MemoryStore::new(), Arc::new(proxy()));
-    let far = through(&proxy).connect_timeout(Duration::from_secs(1));
+    let far = through(&proxy).connect_timeout(Duration::from_secs(2));
     let far = far.source(&queue.name).wait_time(Duration::from_secs(1));
     let (summary, starts) = consume(far, &store, Some(proxy)).await;
     assert_eq!((summary.handled, starts), (20, 20), "each started once");
