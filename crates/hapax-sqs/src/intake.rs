@@ -116,7 +116,7 @@ impl Intake {
             .message_system_attribute_names(MessageSystemAttributeName::All);
         let messages = match request.send().await.map_err(Trouble::from) {
             Ok(answer) => answer.messages.unwrap_or_default(),
-            Err(trouble) => return Answer { asked, received: Err(error::queue(&self.queue.url, trouble)) },
+            Err(trouble) => return Answer { asked, received: Err(error::queue(&self.queue.name, trouble)) },
         };
         let received = messages.len();
         if received > 0 {

@@ -28,7 +28,8 @@ pub(crate) fn is_fifo(queue: &str) -> bool {
 pub(crate) struct Queue {
     pub(crate) url: String,
     pub(crate) visibility: Duration,
-    name: String,
+    /// As it was configured: a name or a URL.
+    pub(crate) name: String,
     arn: Option<String>,
 }
 
@@ -58,9 +59,14 @@ impl Queue {
     }
 }
 
-/// How a queue is called in logs and dead letters: `sqs:orders`, also where its URL was given.
+/// A queue's name, also where its URL was given.
+pub(crate) fn name_of(queue: &str) -> &str {
+    queue.rsplit('/').next().unwrap_or(queue)
+}
+
+/// How a queue is called in logs and dead letters: `sqs:orders`.
 pub(crate) fn source_name(queue: &str) -> String {
-    format!("sqs:{}", queue.rsplit('/').next().unwrap_or(queue))
+    format!("sqs:{}", name_of(queue))
 }
 
 /// The clients of one source, and its queue once that was found.

@@ -13,7 +13,7 @@ use crate::Sqs;
 use crate::backoff::Backoff;
 use crate::error;
 use crate::intake::Intake;
-use crate::line::{Line, Queue, USUAL_VISIBILITY, is_fifo, source_name};
+use crate::line::{Line, Queue, USUAL_VISIBILITY, is_fifo, name_of, source_name};
 use crate::metrics::SourceMetrics;
 use crate::receipt::Receipt;
 use crate::settle::SqsSettler;
@@ -61,7 +61,7 @@ struct RunningIntake {
 impl SqsSource {
     pub(crate) fn new(broker: Sqs, queue: String) -> Self {
         let line = Arc::new(Line::new(broker.client(), queue.clone(), None));
-        let shelf = Arc::new(Shelf::new(SourceMetrics::of(source_name(&queue).trim_start_matches("sqs:"))));
+        let shelf = Arc::new(Shelf::new(SourceMetrics::of(name_of(&queue))));
         let (visibility, wait, declare) = (None, LONGEST_WAIT, false);
         Self { broker, queue, visibility, wait, declare, line, shelf, in_flight: 1, intake: None }
     }

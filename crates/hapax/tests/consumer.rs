@@ -682,8 +682,8 @@ async fn more_workers_than_connections_are_refused() {
     assert_eq!(error.code(), Code::TooFewConnections);
 }
 
-/// Twenty messages wait in the consumer behind a slow handler, and the broker is away, so that nothing is extended.
-/// Had the nineteen been started when their time had passed, each of them would come again as a duplicate.
+/// Messages wait in the consumer, as many as it prefetches, behind a slow handler, and the broker is away, so that
+/// nothing is extended. Had they been started when their time had passed, each would come again as a duplicate.
 #[tokio::test]
 async fn case_14_what_waited_for_too_long_is_not_started_and_comes_again() {
     const VISIBILITY: Duration = Duration::from_millis(200);

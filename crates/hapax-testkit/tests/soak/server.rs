@@ -103,6 +103,10 @@ pairs! {
         Database::postgres().await, Broker::rabbitmq().await, Length::from_environment().longer();
     case_05_case_16_postgres_and_embedded_queue:
         Database::postgres().await, Some(Broker::Embedded), Length::from_environment();
+    case_05_case_16_case_17_postgres_and_nats:
+        Database::postgres().await, Broker::nats().await, Length::from_environment();
+    case_05_case_16_case_17_postgres_and_sqs:
+        Database::postgres().await, Broker::sqs().await, Length::from_environment();
     case_05_case_16_case_17_mongodb_and_rabbitmq:
         Database::mongodb().await, Broker::rabbitmq().await, Length::from_environment();
     case_05_case_16_case_17_sqlite_and_rabbitmq:

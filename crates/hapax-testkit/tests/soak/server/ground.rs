@@ -1,7 +1,10 @@
 //! The servers, each of which can be taken away for a while.
 
 use hapax::sqlx::{self, Connection as _, SqliteConnection};
-use hapax_testkit::servers::{PrivateMongo, PrivatePostgres, PrivateRabbit, Server, require};
+use hapax_testkit::proxy::Proxy;
+use hapax_testkit::servers::{
+    PrivateMongo, PrivateNats, PrivatePostgres, PrivateRabbit, PrivateSqs, Server, require,
+};
 use tempfile::TempDir;
 
 /// A store of one's own.
@@ -79,6 +82,9 @@ impl Database {
 #[allow(clippy::large_enum_variant, reason = "there is one of them")]
 pub(crate) enum Broker {
     RabbitMq(PrivateRabbit),
+    Nats(PrivateNats),
+    /// moto forgets everything when it stops: it is cut off instead.
+    Sqs(PrivateSqs, Proxy),
     /// The store's own queues, which are away when the store is.
     Embedded,
 }
@@ -91,9 +97,27 @@ impl Broker {
         Some(Self::RabbitMq(PrivateRabbit::start().await.expect("a node of its own")))
     }
 
+    pub(crate) async fn nats() -> Option<Self> {
+        if !require(Server::PrivateNats) {
+            return None;
+        }
+        Some(Self::Nats(PrivateNats::start().await.expect("a server of its own")))
+    }
+
+    pub(crate) async fn sqs() -> Option<Self> {
+        if !require(Server::PrivateSqs) {
+            return None;
+        }
+        let server = PrivateSqs::start().await.expect("a server of its own");
+        let proxy = Proxy::start(server.addr()).expect("a proxy");
+        Some(Self::Sqs(server, proxy))
+    }
+
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::RabbitMq(_) => "RabbitMQ",
+            Self::Nats(_) => "JetStream",
+            Self::Sqs(..) => "SQS",
             Self::Embedded => "embedded queue",
         }
     }
@@ -102,22 +126,30 @@ impl Broker {
     pub(crate) fn url(&self) -> Option<String> {
         match self {
             Self::RabbitMq(node) => Some(node.url()),
+            Self::Nats(server) => Some(server.url()),
+            Self::Sqs(server, proxy) => Some(proxy.route(&server.url()).expect("a URL")),
             Self::Embedded => None,
         }
     }
 
     pub(crate) async fn take_away(&mut self, database: &mut Database, orderly: bool) {
-        match self {
-            Self::RabbitMq(node) if orderly => node.stop_orderly().await.expect("it stops"),
-            Self::RabbitMq(node) => node.stop().await.expect("it stops"),
-            Self::Embedded => database.take_away(orderly).await,
-        }
+        let taken = match self {
+            Self::RabbitMq(node) if orderly => node.stop_orderly().await,
+            Self::RabbitMq(node) => node.stop().await,
+            Self::Nats(server) => server.stop().await,
+            Self::Sqs(_, proxy) => return proxy.cut(),
+            Self::Embedded => return database.take_away(orderly).await,
+        };
+        taken.expect("it stops");
     }
 
     pub(crate) async fn give_back(&mut self, database: &mut Database) {
-        match self {
-            Self::RabbitMq(node) => node.start_again().await.expect("it starts again"),
-            Self::Embedded => database.give_back().await,
-        }
+        let given = match self {
+            Self::RabbitMq(node) => node.start_again().await,
+            Self::Nats(server) => server.start_again().await,
+            Self::Sqs(_, proxy) => return proxy.heal(),
+            Self::Embedded => return database.give_back().await,
+        };
+        given.expect("it starts again");
     }
 }
