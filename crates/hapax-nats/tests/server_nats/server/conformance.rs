@@ -1,7 +1,8 @@
-//! The suite that every source passes.
+//! The suites that every source and every publisher passes.
 
 use hapax_core::{Envelope, Outgoing, Publisher};
 use hapax_nats::{NatsPublisher, NatsSource};
+use hapax_testkit::conformance::publisher::PublisherFixture;
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{Server, require};
@@ -26,7 +27,8 @@ impl SourceFixture for OnNats {
             return None;
         }
         let stream = Stream::with_consumer("conformance", config(ACK_WAIT)).await;
-        Some(Self { stream, proxy: proxy(), publisher: nats().publisher() })
+        // The suite publishes copies, which the stream would recognise.
+        Some(Self { stream, proxy: proxy(), publisher: nats().publisher().without_deduplication() })
     }
 
     async fn publish(&self, envelope: Envelope) {
@@ -44,4 +46,33 @@ impl SourceFixture for OnNats {
     }
 }
 
+impl PublisherFixture for OnNats {
+    type Publisher = NatsPublisher;
+
+    async fn publisher(&self) -> NatsPublisher {
+        through(&self.proxy).publisher()
+    }
+
+    fn queue(&self) -> String {
+        self.stream.name.clone()
+    }
+
+    fn nowhere(&self) -> Option<String> {
+        Some(format!("{}.gone", self.stream.name))
+    }
+
+    fn too_large(&self) -> Option<usize> {
+        Some(Self::LARGEST_BODY + 8_192)
+    }
+
+    async fn cut_off(&self) {
+        self.proxy.cut();
+    }
+
+    async fn heal(&self) {
+        self.proxy.heal();
+    }
+}
+
 hapax_testkit::source_conformance!(OnNats);
+hapax_testkit::publisher_conformance!(OnNats);

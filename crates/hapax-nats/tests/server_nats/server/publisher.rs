@@ -60,18 +60,6 @@ async fn whoever_answers_and_is_no_stream_has_stored_nothing() {
 }
 
 #[tokio::test]
-async fn publishing_keeps_order_within_a_call() {
-    if !require(Server::Nats) {
-        return;
-    }
-    let stream = Stream::declared("in_order").await;
-    publish(&stream, 0..900).await; // the server lets 1,000 be unacked
-    let mut source = source(&nats(), &stream, 900).await;
-    assert!(numbers(&take(&mut source, 900).await).into_iter().eq(0..900));
-    source.close().await;
-}
-
-#[tokio::test]
 async fn case_25_a_relays_second_try_is_swallowed_and_counts_as_sent() {
     if !require(Server::Nats) {
         return;
@@ -104,26 +92,6 @@ async fn a_dead_letters_copy_is_not_taken_for_the_message_that_died() {
         assert_eq!(Identity::standard().of(&delivery.envelope).unwrap().as_str(), "1");
     }
     source.close().await;
-}
-
-#[tokio::test]
-async fn publishing_fails_while_the_broker_is_away_and_works_afterwards() {
-    if !require(Server::Nats) {
-        return;
-    }
-    let stream = Stream::declared("away").await;
-    let proxy = proxy();
-    let publisher = through(&proxy).publisher();
-    let publish = async |number| publisher.publish(vec![message(&stream.name, number)]).await.remove(0);
-    publish(1).await.unwrap();
-    proxy.cut();
-    for _ in 0..100 {
-        assert_eq!(publish(2).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-    assert!(proxy.accepted() < 20, "it does not hammer a broker that is away");
-    proxy.heal();
-    eventually("it publishes again", SOON, async || publish(3).await.is_ok()).await;
-    assert_eq!(stream.stored().await, 2);
 }
 
 #[tokio::test]

@@ -1,9 +1,10 @@
-//! The suite that every source passes.
+//! The suites that every source and every publisher passes.
 
 use std::time::Duration;
 
 use hapax_core::{Envelope, Outgoing, Publisher as _};
 use hapax_sqs::{SqsPublisher, SqsSource};
+use hapax_testkit::conformance::publisher::PublisherFixture;
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{Server, require};
@@ -48,6 +49,34 @@ impl SourceFixture for OnSqs {
     }
 }
 
+impl PublisherFixture for OnSqs {
+    type Publisher = SqsPublisher;
+
+    async fn publisher(&self) -> SqsPublisher {
+        through(&self.proxy).publisher()
+    }
+
+    fn queue(&self) -> String {
+        self.queue.name.clone()
+    }
+
+    fn nowhere(&self) -> Option<String> {
+        Some(format!("{}-gone", self.queue.name))
+    }
+
+    fn too_large(&self) -> Option<usize> {
+        Some(2 << 20)
+    }
+
+    async fn cut_off(&self) {
+        self.proxy.cut();
+    }
+
+    async fn heal(&self) {
+        self.proxy.heal();
+    }
+}
+
 impl Drop for OnSqs {
     fn drop(&mut self) {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(self.queue.delete()));
@@ -55,3 +84,4 @@ impl Drop for OnSqs {
 }
 
 hapax_testkit::source_conformance!(OnSqs);
+hapax_testkit::publisher_conformance!(OnSqs);

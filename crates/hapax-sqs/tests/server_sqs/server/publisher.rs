@@ -61,30 +61,6 @@ async fn a_destination_names_the_queue_and_the_routing_key_the_key_in_it() {
 }
 
 #[tokio::test]
-async fn publishing_fails_while_the_broker_is_away_and_works_afterwards() {
-    if !require(Server::Sqs) {
-        return;
-    }
-    let queue = Queue::standard("away", 30).await;
-    let proxy = proxy();
-    let publisher = through(&proxy).publisher();
-    let publish = async |number| publisher.publish(vec![message(&queue.name, number)]).await.remove(0);
-    publisher.check().await.unwrap();
-    publish(1).await.unwrap();
-    proxy.cut();
-    let error = publish(2).await.unwrap_err();
-    assert_eq!(kind_and_code(&error), (ErrorKind::Unavailable, Code::NotPublished), "{error}");
-    assert_eq!(
-        kind_and_code(&publisher.check().await.unwrap_err()),
-        (ErrorKind::Unavailable, Code::BrokerUnavailable)
-    );
-    proxy.heal();
-    eventually("it publishes again", SOON, async || publish(3).await.is_ok()).await;
-    assert_eq!(queue.messages().await, 2);
-    queue.delete().await;
-}
-
-#[tokio::test]
 async fn an_answer_that_never_comes_is_a_failure() {
     if !require(Server::Sqs) {
         return;
