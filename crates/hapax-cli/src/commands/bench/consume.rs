@@ -25,7 +25,7 @@ const TOGETHER: usize = 500;
 /// How long nothing may come before the measurement is given up.
 const SILENCE: Duration = Duration::from_mins(1);
 /// The readers' name on the broker.
-const READER: &str = "bench";
+pub(super) const READER: &str = "bench";
 
 /// A row of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! The plainest correct consumer of each broker, on its own client library: as many workers, each of which takes a
 //! message, handles it in a transaction, and acks it. It is not protected: a copy takes effect again.
 
+#[cfg(feature = "nats")]
+mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
 
@@ -38,6 +40,8 @@ pub(super) async fn run(
     let ran = match scheme {
         #[cfg(feature = "rabbitmq")]
         "amqp" | "amqps" => rabbitmq::run(url, queue, workers, handle, tally).await,
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => nats::run(url, queue, workers, handle, tally).await,
         _ => {
             let context = format!("there is no plain consumer of `{scheme}:` to compare with");
             return Err(Error::new(ErrorKind::Setup, Code::NotAvailable, context));
