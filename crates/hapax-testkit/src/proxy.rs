@@ -239,6 +239,8 @@ impl Connection {
     /// Passes bytes until either side ends the connection, or the test does. Both close when this returns.
     async fn serve(&self, client: TcpStream, upstream: SocketAddr) {
         tokio::select! {
+            // First, so that what a stall held up is not passed on after all when a healing follows at once.
+            biased;
             () = self.closed() => {}
             // A side that breaks ends the whole; nobody is here to be told why.
             _ = self.pass(client, upstream) => {}

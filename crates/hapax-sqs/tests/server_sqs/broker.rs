@@ -1,7 +1,5 @@
 //! The tests' own hand on SQS, and the ways to it.
 
-use std::io::Read as _;
-use std::net::TcpStream;
 use std::time::Duration;
 
 use aws_sdk_sqs::Client;
@@ -11,7 +9,6 @@ use hapax_core::{Code, Envelope, Error, ErrorKind, Outgoing, Publisher as _};
 use hapax_sqs::Sqs;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{address, sqs_url, unique};
-use tokio::time::sleep;
 
 /// Longer than anything here takes, so that a test fails instead of hanging.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
@@ -104,19 +101,6 @@ pub(crate) fn through(proxy: &Proxy) -> Sqs {
 
 pub(crate) fn proxy() -> Proxy {
     Proxy::start(address(&sqs_url()).unwrap()).unwrap()
-}
-
-/// Ends the connections of a stalled proxy, with the requests that it holds up: if it were healed at once, they might
-/// still arrive.
-pub(crate) async fn lose_what_is_held_up(proxy: &Proxy) {
-    let before = proxy.accepted();
-    let mut witness = TcpStream::connect(proxy.addr()).unwrap();
-    while proxy.accepted() == before {
-        sleep(Duration::from_millis(5)).await; // no `eventually`: a handler's future has to be `Send` for any lifetime
-    }
-    proxy.sever();
-    witness.set_read_timeout(Some(SOON)).unwrap();
-    assert!(matches!(witness.read(&mut [0]), Ok(0) | Err(_)), "nobody sends anything");
 }
 
 /// Publishes messages whose bodies and ids are these numbers.

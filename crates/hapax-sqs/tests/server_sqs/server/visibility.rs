@@ -12,7 +12,7 @@ use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{Server, eventually, require};
 use tokio::time::sleep;
 
-use crate::broker::{Queue, SOON, lose_what_is_held_up, message, proxy, sqs, through};
+use crate::broker::{Queue, SOON, message, proxy, sqs, through};
 use crate::by_hand::{acks, settle, settle_all, source, take};
 
 const VISIBILITY: u32 = 3;
@@ -42,10 +42,8 @@ async fn consume(source: SqsSource, store: &MemoryStore, silent: Option<Arc<Prox
         if is_first {
             silent.iter().for_each(|proxy| proxy.stall());
             sleep(LONG).await;
-            if let Some(proxy) = silent.clone() {
-                lose_what_is_held_up(&proxy).await;
-                proxy.heal();
-            }
+            silent.iter().for_each(|proxy| proxy.sever());
+            silent.iter().for_each(|proxy| proxy.heal());
         }
         tx.add(number.0.to_string(), 1)?;
         Ok(())
