@@ -7,7 +7,7 @@ use hapax_core::{ConsumerName, MessageId, Place, Publishable, Settled, StoreRece
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::connection::Held;
-use crate::dialect::Dialect;
+use crate::dialect::{Claims, Dialect};
 use crate::outbox::write_outbox;
 
 /// A transaction in which messages were claimed: owned, without a lifetime.
@@ -19,6 +19,8 @@ pub struct SqlTx<D: Dialect> {
     pub(crate) consumer: ConsumerName,
     /// The messages whose inbox rows this transaction holds.
     pub(crate) taken: Vec<MessageId>,
+    /// What their claims are known by, see [`Taking::token`](crate::dialect::Taking::token).
+    pub(crate) token: i64,
     pub(crate) meta: TxMeta,
 }
 
@@ -50,11 +52,16 @@ impl<D: Dialect> SqlTx<D> {
     pub(crate) fn ending(&self, schema: &str, store: u64) -> SqlStr {
         let published = self.meta.outbox.entries();
         let TxMeta { settled, erased_starts, results, .. } = &self.meta;
-        if settled.is_empty() && erased_starts.is_empty() && published.is_empty() && results.is_empty() {
+        let confirms = self.token != 0 && !self.taken.is_empty();
+        if !confirms && settled.is_empty() && erased_starts.is_empty() && published.is_empty() && results.is_empty() {
             return SqlStr::from_static(D::ENDING);
         }
         let mut text = String::from("RELEASE SAVEPOINT hapax; ");
         text.push_str(D::LET_COMMIT);
+        if confirms {
+            let claims = Claims { consumer: &self.consumer, ids: &self.taken, token: self.token };
+            D::confirm(&mut text, &D::table(schema, "inbox"), &claims);
+        }
         forget_queued(&mut text, &D::table(schema, "queue"), &self.queued(store));
         forget_waiting(&mut text, &D::table(schema, "waiting"), &self.waiting());
         self.erase_starts(&mut text, &D::table(schema, "starts"));
