@@ -27,6 +27,7 @@
 //! [`REQUIRE_SERVERS`], and with it a server that is missing fails the test instead of skipping it.
 
 mod database;
+mod mariadb;
 mod mongodb;
 mod postgres;
 mod rabbitmq;
@@ -46,6 +47,7 @@ use crate::local::{mongod, node, port, postmaster, probe, url::ServerUrl};
 
 pub use self::{
     database::TestDatabase,
+    mariadb::{MariaDbDatabase, PrivateMariaDb},
     mongodb::{MongoDatabase, PrivateMongo},
     postgres::PrivatePostgres,
     rabbitmq::PrivateRabbit,
@@ -70,12 +72,16 @@ pub enum Server {
     RabbitMq,
     /// The shared MongoDB at [`mongodb_url`].
     MongoDb,
+    /// The shared MariaDB at [`mariadb_url`].
+    MariaDb,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
     PrivateRabbit,
     /// MongoDB's program, from which [`PrivateMongo`] starts a server.
     PrivateMongo,
+    /// MariaDB's programs, from which [`PrivateMariaDb`] starts a server.
+    PrivateMariaDb,
 }
 
 impl Server {
@@ -95,9 +101,14 @@ impl Server {
                 let url = mongodb_url();
                 probe::mongodb(&url).err().map(|reason| failed(&url, reason))
             }
+            Self::MariaDb => {
+                let url = mariadb_url();
+                probe::mariadb(&url).err().map(|reason| failed(&url, reason))
+            }
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
             Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
+            Self::PrivateMariaDb => crate::local::mariadb::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -166,7 +177,14 @@ pub fn mongodb_url() -> String {
     env::var("HAPAX_TEST_MONGODB").unwrap_or_else(|_| usual.into())
 }
 
-/// The address in a PostgreSQL, RabbitMQ or MongoDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared MariaDB, or MySQL: `HAPAX_TEST_MARIADB`, or `mysql://root@127.0.0.1:3306/test`.
+///
+/// Tests leave its databases alone and make one of their own: [`MariaDbDatabase`].
+pub fn mariadb_url() -> String {
+    env::var("HAPAX_TEST_MARIADB").unwrap_or_else(|_| "mysql://root@127.0.0.1:3306/test".into())
+}
+
+/// The address in a PostgreSQL, RabbitMQ, MongoDB or MariaDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()
