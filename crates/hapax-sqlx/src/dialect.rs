@@ -85,7 +85,7 @@ impl Taking {
     }
 
     /// The keys that were not inserted.
-    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
     fn rest<'k>(&self, keys: &'k [Key]) -> Vec<&'k Key> {
         let found = keys.iter().zip(&self.found);
         found.filter(|(_, found)| **found != Found::Inserted).map(|(key, _)| key).collect()
@@ -191,6 +191,10 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn place(schema: &str, parameter: &str) -> String;
     /// Makes a statement of its text.
     fn sql(text: SqlStr) -> Self::Sql;
+    /// The beginning of a statement that deletes rows by the keys of an index.
+    fn delete_by(table: &str, _index: &str) -> String {
+        format!("DELETE FROM {table}")
+    }
     /// A text as a literal.
     fn literal(text: &str) -> String;
     /// Bytes as a literal.

@@ -116,6 +116,7 @@ macro_rules! may_begin {
     };
 }
 
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 /// Puts a message under a lease: one that is new, or one that may be begun. Any other is passed over before the
 /// insert, which would lock its row, and so would cost a duplicate a commit.
 ///
@@ -170,9 +171,9 @@ macro_rules! unblocked {
              WHERE e.{key} = o.{key} AND e.number < o.number AND e.attempts > 0 AND e.state <> 1))"
     };
 }
+pub(crate) use unblocked;
 #[cfg(feature = "mysql")]
 pub(crate) use {first_of_key, leasable, may_be_taken};
-pub(crate) use unblocked;
 
 /// Which rows of the outbox a filter lets through.
 macro_rules! outbox_filtered {

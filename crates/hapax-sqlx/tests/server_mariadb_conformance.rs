@@ -7,7 +7,9 @@ mod server {
     use std::time::Duration;
 
     use hapax_core::{BoxError, Envelope};
-    use hapax_sqlx::sqlx::{self, AssertSqlSafe, Connection as _, MySqlConnection, mysql::MySqlConnectOptions};
+    use hapax_sqlx::sqlx::{
+        self, AssertSqlSafe, Connection as _, MySqlConnection, mysql::MySqlConnectOptions,
+    };
     use hapax_sqlx::{Isolation, MySqlStore, MySqlTx, Queue};
     use hapax_testkit::conformance::source::SourceFixture;
     use hapax_testkit::conformance::store::StoreFixture;

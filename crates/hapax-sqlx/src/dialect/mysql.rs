@@ -118,8 +118,10 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     const PROBE_WRITE: &'static str = "UPDATE {buckets} SET owner = owner WHERE bucket = -1";
     const FIND_SCHEMA: &'static str = "\
 SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = '{schema_version}'";
-    const LOCK_MIGRATIONS: &'static str = "SELECT GET_LOCK(CONCAT('hapax ', SHA1(CONCAT(DATABASE(), ' {schema}'))), 86400)";
-    const UNLOCK_MIGRATIONS: &'static str = "DO RELEASE_LOCK(CONCAT('hapax ', SHA1(CONCAT(DATABASE(), ' {schema}'))))";
+    const LOCK_MIGRATIONS: &'static str =
+        "SELECT GET_LOCK(CONCAT('hapax ', SHA1(CONCAT(DATABASE(), ' {schema}'))), 86400)";
+    const UNLOCK_MIGRATIONS: &'static str =
+        "DO RELEASE_LOCK(CONCAT('hapax ', SHA1(CONCAT(DATABASE(), ' {schema}'))))";
     const MIGRATIONS: &'static [(u32, &'static str, &'static str)] =
         &[(1, "initial", include_str!("../../migrations/mysql/0001_initial.sql"))];
 
@@ -137,6 +139,10 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
 
     fn place(_schema: &str, parameter: &str) -> String {
         parameter.to_owned() // a new one, where it is null
+    }
+
+    fn delete_by(table: &str, index: &str) -> String {
+        format!("DELETE {table} FROM {table} FORCE INDEX ({index})")
     }
 
     fn sql(text: SqlStr) -> Script {
@@ -185,7 +191,8 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
     async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
         const SET_UP: &str = "SET sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'); \
                               SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-        const ASK: &str = "SELECT CONNECTION_ID(), CAST(@@max_allowed_packet AS SIGNED), @@innodb_rollback_on_timeout";
+        const ASK: &str =
+            "SELECT CONNECTION_ID(), CAST(@@max_allowed_packet AS SIGNED), @@innodb_rollback_on_timeout";
         let mut conn = MySqlConnection::connect_with(options).await?;
         Self::run(&mut conn, SqlStr::from_static(SET_UP)).await?;
         let row = sqlx::query(SqlStr::from_static(ASK)).fetch_one(&mut conn).await?;
@@ -311,7 +318,18 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
             // read-only: by option, by transaction, by mode; no space: on disk, in a table, for an engine
             1290 | 1792 | 1836 | 1021 | 1114 => (ErrorKind::Unavailable, Code::StoreReadOnly),
             // too many connections, out of memory, limits of a user, shutting down, aborted, killed, not ready
-            1040 | 1041 | 1037 | 1038 | 1053 | 1077..=1080 | 1152..=1154 | 1156..=1161 | 1184 | 1203 | 1226 | 1927
+            1040
+            | 1041
+            | 1037
+            | 1038
+            | 1053
+            | 1077..=1080
+            | 1152..=1154
+            | 1156..=1161
+            | 1184
+            | 1203
+            | 1226
+            | 1927
             | 4031 => (ErrorKind::Unavailable, Code::StoreUnavailable),
             // Galera: not ready for use
             1047 => (ErrorKind::Unavailable, Code::StoreUnavailable),
@@ -342,7 +360,10 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
 
     fn is_session_end(code: &str) -> bool {
         // shutting down, killed, aborted, timed out
-        matches!(code, "1053" | "1077" | "1078" | "1079" | "1080" | "1152" | "1159" | "1161" | "1184" | "1927" | "4031")
+        matches!(
+            code,
+            "1053" | "1077" | "1078" | "1079" | "1080" | "1152" | "1159" | "1161" | "1184" | "1927" | "4031"
+        )
     }
 
     fn has_forgotten(code: &str) -> bool {

@@ -9,7 +9,7 @@ use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, MySql, SqlSafeStr};
 
 use super::script::new_token;
-use super::{AT, NOW, NO_WAIT, is_lock};
+use super::{AT, NO_WAIT, NOW, is_lock};
 use crate::dialect::{Claims, Driver, Found, Taking, Wanted, int};
 
 /// Takes keys in a transaction, under a token of its own.
@@ -20,12 +20,13 @@ pub(super) struct Claiming<'k> {
     consumer: String,
     keys: &'k [Key],
     token: i64,
-    /// Whether the transaction may have begun to read before: then only a locking read is fresh.
-    reads_stale: bool,
+    /// Whether the transaction is a user's own: it may have begun to read before, so that only a locking read is of
+    /// now, and nobody confirms its claims, so that they count at once.
+    is_users: bool,
 }
 
 impl<'k> Claiming<'k> {
-    pub(super) fn new(schema: &str, wanted: Wanted<'k>, reads_stale: bool) -> Self {
+    pub(super) fn new(schema: &str, wanted: Wanted<'k>, is_users: bool) -> Self {
         Self {
             inbox: MySql::table(schema, "inbox"),
             horizon: MySql::table(schema, "horizon"),
@@ -33,7 +34,7 @@ impl<'k> Claiming<'k> {
             consumer: MySql::literal(wanted.consumer.as_str()),
             keys: wanted.keys,
             token: new_token(),
-            reads_stale,
+            is_users,
         }
     }
 
@@ -56,7 +57,7 @@ impl<'k> Claiming<'k> {
         taking.mark::<MySql>(self.keys, &rows, found)?;
         if let Some(row) = rows.first() {
             taking.horizon = MySql::int(row, 4)?;
-            taking.now = if self.reads_stale { int::<MySql>(row, 5)? } else { 0 };
+            taking.now = if self.is_users { int::<MySql>(row, 5)? } else { 0 };
         }
         self.take_over(conn, &rivals, &mut taking).await?;
         Ok(taking)
@@ -68,11 +69,13 @@ impl<'k> Claiming<'k> {
         let mut text = format!(
             "{NO_WAIT}INSERT INTO {inbox} (consumer, id, token, digest, sent_at, processed_at, state, lease_until) VALUES "
         );
+        let state = if self.is_users { "0, NULL".to_owned() } else { format!("3, {AT}") };
         for (n, key) in keys.iter().enumerate() {
             let separator = if n == 0 { "" } else { ", " };
             let (id, digest) = (MySql::literal(key.id.as_str()), key.digest.as_i64());
             let sent_at = or_null(key.sent_at.map(Timestamp::as_micros));
-            let _ = write!(text, "{separator}({consumer}, {id}, {token}, {digest}, {sent_at}, {NOW}, 3, {AT})");
+            let _ =
+                write!(text, "{separator}({consumer}, {id}, {token}, {digest}, {sent_at}, {NOW}, {state})");
         }
         text.push_str(" ON DUPLICATE KEY UPDATE id = id");
         text
@@ -100,7 +103,7 @@ impl<'k> Claiming<'k> {
     /// inserts, under any isolation level.
     fn look(&self, keys: &[&Key]) -> String {
         let Self { inbox, horizon, consumer, token, .. } = self;
-        let lock = if self.reads_stale { " FOR UPDATE SKIP LOCKED" } else { "" };
+        let lock = if self.is_users { " FOR UPDATE SKIP LOCKED" } else { "" };
         format!(
             "SELECT id, CASE token WHEN {token} THEN 1 ELSE 0 END, state, digest, \
              (SELECT sent_at FROM {horizon} WHERE consumer = {consumer}), {NOW} \
@@ -110,7 +113,7 @@ impl<'k> Claiming<'k> {
     }
 
     /// Takes the rows that wait at the place a key names, or whose lease has ended or is the key's. They stay what
-    /// they are until the commit.
+    /// they are until they are confirmed.
     async fn take_over(
         &self,
         conn: &mut MySqlConnection,
@@ -123,9 +126,14 @@ impl<'k> Claiming<'k> {
             return Ok(());
         }
         let Self { inbox, consumer, token, .. } = self;
-        let ids = listed(self.keys.iter().map(|key| key.id.as_str()));
+        let ids = || self.keys.iter().filter(|key| !rivals.contains(key)).map(|key| key.id.as_str());
+        let done = match self.is_users {
+            true => format!(", i.state = 0, i.lease_until = NULL, i.processed_at = {NOW}"),
+            false => String::new(),
+        };
+        let (rows, ids) = (rows(inbox, consumer, ids()), listed(ids()));
         let text = format!(
-            "UPDATE {inbox} i SET i.token = {token} WHERE i.consumer = {consumer} AND i.id IN ({ids}) AND ({}); \
+            "UPDATE {rows} SET i.token = {token}{done} WHERE {}; \
              SELECT id FROM {inbox} WHERE consumer = {consumer} AND id IN ({ids}) AND token = {token}",
             conditions.join(" OR ")
         );
@@ -148,7 +156,9 @@ impl<'k> Claiming<'k> {
             (InboxState::Running, _, Some(fence)) => {
                 Some(format!("(i.id = {id} AND i.state = 3 AND i.fence = {})", fence.0))
             }
-            (InboxState::Running, _, None) => Some(format!("(i.id = {id} AND i.state = 3 AND i.lease_until <= {AT})")),
+            (InboxState::Running, _, None) => {
+                Some(format!("(i.id = {id} AND i.state = 3 AND i.lease_until <= {AT})"))
+            }
             (InboxState::Waiting, Some(place), _) => Some(format!(
                 "(i.id = {id} AND i.state = 1 AND EXISTS (SELECT 1 FROM {waiting} w \
                  WHERE w.number = {} AND w.consumer = {consumer} AND w.id = {id}))",
@@ -162,13 +172,25 @@ impl<'k> Claiming<'k> {
 /// Makes claims count, as a part of the text that ends their transaction.
 pub(super) fn confirm(text: &mut String, inbox: &str, claims: &Claims<'_>) {
     let consumer = MySql::literal(claims.consumer.as_str());
-    let ids = listed(claims.ids.iter().map(hapax_core::MessageId::as_str));
+    let rows = rows(inbox, &consumer, claims.ids.iter().map(hapax_core::MessageId::as_str));
     let _ = write!(
         text,
-        "UPDATE {inbox} SET state = 0, lease_until = NULL, processed_at = {NOW} \
-         WHERE consumer = {consumer} AND id IN ({ids}) AND token = {}; ",
+        "UPDATE {rows} SET i.state = 0, i.lease_until = NULL, i.processed_at = {NOW} WHERE i.token = {}; ",
         claims.token
     );
+}
+
+/// Rows `i` of the inbox to be changed, each looked up by its whole key. A list of ids may be answered by a scan, which
+/// locks the rows of others as well, and under REPEATABLE READ the gaps between them.
+fn rows<'i>(inbox: &str, consumer: &str, ids: impl Iterator<Item = &'i str>) -> String {
+    // As bytes, or a column of them would be compared by a collation.
+    let ids = ids
+        .map(|id| format!("SELECT {} AS id", MySql::blob(id.as_bytes())))
+        .collect::<Vec<_>>()
+        .join(" UNION ALL ");
+    format!(
+        "({ids}) k STRAIGHT_JOIN {inbox} i FORCE INDEX (PRIMARY) ON i.consumer = {consumer} AND i.id = k.id"
+    )
 }
 
 /// The horizon, whatever the isolation level makes of reading it.

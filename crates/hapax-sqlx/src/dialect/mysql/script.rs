@@ -151,7 +151,9 @@ impl Step {
         let mut values = values.iter();
         for c in self.text.as_str().chars() {
             sql.push(c);
-            if c == '?' && let Some(length) = values.next().and_then(|value| length(value)) {
+            if c == '?'
+                && let Some(length) = values.next().and_then(|value| length(value))
+            {
                 sql.push_str(&", ?".repeat(padded(length) - 1));
             }
         }
@@ -229,14 +231,19 @@ mod tests {
 
     #[test]
     fn parameters_are_taken_by_place_and_paths_left_alone() {
-        let script = Script::new("SELECT $2, $1, '$[0]' FROM t WHERE a = $t AND b IN ($0); DELETE FROM t WHERE c = $12");
+        let script = Script::new(
+            "SELECT $2, $1, '$[0]' FROM t WHERE a = $t AND b IN ($0); DELETE FROM t WHERE c = $12",
+        );
         let [first, second] = script.steps.as_slice() else { panic!("{script:?}") };
         assert_eq!(first.text.as_str(), "SELECT ?, ?, '$[0]' FROM t WHERE a = ? AND b IN (?)");
         assert_eq!(
             first.parameters,
             [Parameter::Given(1), Parameter::Given(0), Parameter::Token, Parameter::Read]
         );
-        assert_eq!((second.text.as_str(), &*second.parameters), ("DELETE FROM t WHERE c = ?", &[Parameter::Given(11)][..]));
+        assert_eq!(
+            (second.text.as_str(), &*second.parameters),
+            ("DELETE FROM t WHERE c = ?", &[Parameter::Given(11)][..])
+        );
     }
 
     #[test]
@@ -245,7 +252,10 @@ mod tests {
         let values = [Value::Ints(vec![Some(1), Some(2), Some(3)]), Value::Int(Some(9))];
         let text = script.steps[0].spelt_out(&values.iter().collect::<Vec<_>>());
         assert_eq!(text.as_str(), "SELECT 1 WHERE a IN (?, ?, ?, ?) AND b = ?");
-        assert_eq!(spread(&[Some(1), Some(2), Some(3)]).collect::<Vec<_>>(), [Some(1), Some(2), Some(3), Some(3)]);
+        assert_eq!(
+            spread(&[Some(1), Some(2), Some(3)]).collect::<Vec<_>>(),
+            [Some(1), Some(2), Some(3), Some(3)]
+        );
         assert_eq!(spread::<i64>(&[]).collect::<Vec<_>>(), [None]);
     }
 }

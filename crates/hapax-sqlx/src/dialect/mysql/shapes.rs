@@ -4,6 +4,9 @@
 //! relied on: the driver has found rows counted, so that a row that was kept counts like a new one. So a change
 //! writes the token of its attempt, `$t`, and a query looks who has it. Where several rows are picked, they are
 //! locked, changed by the column that was read last, `$0`, and read again, in a transaction.
+//!
+//! A list of keys is looked up in the index that is named. On a table whose statistics still say that it is small, the
+//! servers would scan instead, and lock or wait for the rows of others.
 
 use crate::statements::{Shapes, first_of_key, leasable, may_be_taken, may_begin};
 
@@ -15,9 +18,9 @@ pub(super) const SHAPES: Shapes = Shapes {
                  (SELECT 1 FROM {waiting} w WHERE w.number = $5 AND w.consumer = $1 AND w.id = $2);
              UPDATE {inbox} SET token = token WHERE consumer = $1 AND id = $2 AND token = $t",
     renew_running: "BEGIN;
-             SELECT id FROM {inbox} WHERE consumer = $1 AND id {in_texts $2} AND state = 3
+             SELECT id FROM {inbox} FORCE INDEX (PRIMARY) WHERE consumer = $1 AND id {in_texts $2} AND state = 3
                  AND CONCAT(id, ':', fence) {in_texts $3} {skip_locked};
-             UPDATE {inbox} SET lease_until = {now} + $4 WHERE consumer = $1 AND id IN ($0)",
+             UPDATE {inbox} FORCE INDEX (PRIMARY) SET lease_until = {now} + $4 WHERE consumer = $1 AND id IN ($0)",
     turn_waiting: "UPDATE {inbox} SET state = 1, token = 0, lease_until = NULL, processed_at = {now}
                    WHERE consumer = $1 AND id = $2",
     turn_dead: "UPDATE {inbox} SET state = 2, token = 0, lease_until = NULL, processed_at = {now}
@@ -38,7 +41,8 @@ pub(super) const SHAPES: Shapes = Shapes {
         "BEGIN; SELECT w.number FROM {waiting} w WHERE ",
         leasable!(),
         " ORDER BY w.due_at, w.number LIMIT $2 {skip_locked};
-          UPDATE {waiting} SET lease_until = {now} + $3, leases = leases + 1 WHERE number IN ($0);
+          UPDATE {waiting} FORCE INDEX (waiting_number) SET lease_until = {now} + $3, leases = leases + 1
+          WHERE number IN ($0);
           SELECT number, id, failures, leases, label, body, due_at, order_key FROM {waiting} WHERE number IN ($0)"
     ),
     leave_waiting: "SELECT number, first_failed_at FROM {waiting} WHERE consumer = $1 AND id = $2 FOR UPDATE;
@@ -75,7 +79,7 @@ pub(super) const SHAPES: Shapes = Shapes {
             WHERE consumer = $1 AND state = 0 AND processed_at < {at} - $2
               AND COALESCE(sent_at, processed_at) < {at} - $2
             ORDER BY processed_at LIMIT $3 {skip_locked};
-            DELETE FROM {inbox} WHERE consumer = $1 AND id IN ($0)",
+            DELETE i FROM {inbox} i FORCE INDEX (PRIMARY) WHERE i.consumer = $1 AND i.id IN ($0)",
     move_horizon: "INSERT INTO {horizon} (consumer, sent_at) VALUES ($1, $2)
                    ON DUPLICATE KEY UPDATE
                        sent_at = {greatest}(COALESCE(sent_at, VALUES(sent_at)), VALUES(sent_at))",
@@ -109,20 +113,21 @@ pub(super) const SHAPES: Shapes = Shapes {
     queue_lease: "BEGIN;
                   SELECT number FROM {queue} WHERE queue = $1 AND (lease_until IS NULL OR lease_until <= {at})
                   ORDER BY number LIMIT $2 {skip_locked};
-                  UPDATE {queue} SET fence = fence + 1, lease_until = {now} + $3 WHERE number IN ($0);
+                  UPDATE {queue} FORCE INDEX (PRIMARY) SET fence = fence + 1, lease_until = {now} + $3
+                  WHERE number IN ($0);
                   SELECT number, fence, label, body FROM {queue} WHERE number IN ($0)",
     queue_extend: "BEGIN;
-                   SELECT number FROM {queue}
+                   SELECT number FROM {queue} FORCE INDEX (PRIMARY)
                    WHERE number {in_ints $1} AND CONCAT(number, ':', fence) {in_texts $2} FOR UPDATE;
-                   UPDATE {queue} SET lease_until = {now} + $3 WHERE number IN ($0)",
+                   UPDATE {queue} FORCE INDEX (PRIMARY) SET lease_until = {now} + $3 WHERE number IN ($0)",
     queue_ack: "BEGIN;
-                SELECT number FROM {queue}
+                SELECT number FROM {queue} FORCE INDEX (PRIMARY)
                 WHERE number {in_ints $1} AND CONCAT(number, ':', fence) {in_texts $2} FOR UPDATE;
-                DELETE FROM {queue} WHERE number IN ($0)",
+                DELETE q FROM {queue} q FORCE INDEX (PRIMARY) WHERE q.number IN ($0)",
     queue_hand_back: "BEGIN;
-                      SELECT number FROM {queue}
+                      SELECT number FROM {queue} FORCE INDEX (PRIMARY)
                       WHERE number {in_ints $1} AND CONCAT(number, ':', fence) {in_texts $2} FOR UPDATE;
-                      UPDATE {queue} SET lease_until = NULL WHERE number IN ($0)",
+                      UPDATE {queue} FORCE INDEX (PRIMARY) SET lease_until = NULL WHERE number IN ($0)",
 };
 
 /// Nobody waits for a rival: whose row is locked is busy.
