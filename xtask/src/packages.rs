@@ -4,7 +4,7 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{mongod, moto, nats_server, node, postmaster, redis_server},
+    local::{mariadb, mongod, moto, nats_server, node, postmaster, redis_server},
     steps,
 };
 
@@ -90,6 +90,7 @@ fn missing() -> Vec<&'static str> {
         ("postgresql", postmaster::binaries().is_err()),
         ("postgresql-client", !in_path("psql")),
         ("rabbitmq-server", node::program().is_err()),
+        ("mariadb-server", mariadb::program().is_err()),
         ("nats-server", nats_server::program().is_err()),
         ("redis-server", redis_server::program().is_err()),
         ("python3-venv", (mongod::program().is_err() || moto::program().is_err()) && !has_venv()),

@@ -19,8 +19,8 @@ use std::{
 use crate::{
     failure::{Context, Failure, Result},
     local::{
-        mongod::Mongod, moto::Moto, nats_server::NatsServer, node::Node, port, postmaster::Postmaster,
-        probe::Unready, redis_server::RedisServer, url::ServerUrl,
+        mariadb::MariaDb, mongod::Mongod, moto::Moto, nats_server::NatsServer, node::Node, port,
+        postmaster::Postmaster, probe::Unready, redis_server::RedisServer, url::ServerUrl,
     },
     steps,
 };
@@ -53,6 +53,7 @@ impl Servers {
         Ok(Self(vec![
             ensure::<Postmaster>()?,
             ensure::<Node>()?,
+            ensure::<MariaDb>()?,
             ensure::<Mongod>()?,
             ensure::<NatsServer>()?,
             ensure::<Moto>()?,

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use hapax_core::{
     CallRecords, CallRequest, CallRow, CallState, ConsumerName, Fence, MessageId, Timestamp, micros,
 };
-use sqlx::SqlStr;
 
 use crate::connection::Held;
 use crate::dialect::{Dialect, int, text};
@@ -70,7 +69,7 @@ impl<D: Dialect> SqlStore<D> {
 
     async fn change_call(
         &self,
-        sql: &SqlStr,
+        sql: &D::Sql,
         call: &CallRequest<'_>,
         fence: Fence,
         change: impl Into<Value>,

@@ -245,22 +245,25 @@ impl<D: Dialect> Held<D> {
     /// Runs a text, in time.
     pub(crate) async fn run(&mut self, sql: SqlStr) -> Result<(), sqlx::Error> {
         let answer = self.answer;
+        D::fits(&self.raw().brake, sql.as_str().len())?;
         answered(answer, D::run(self.conn(), sql)).await
     }
 
     /// Runs a statement and says how many rows it touched, in time.
-    pub(crate) async fn execute(&mut self, sql: &SqlStr, values: Vec<Value>) -> Result<u64, sqlx::Error> {
+    pub(crate) async fn execute(&mut self, sql: &D::Sql, values: Vec<Value>) -> Result<u64, sqlx::Error> {
         let answer = self.answer;
+        D::fits(&self.raw().brake, size(&values))?;
         answered(answer, D::execute(self.conn(), sql, values)).await
     }
 
     /// Runs a statement and collects its rows, in time.
     pub(crate) async fn fetch(
         &mut self,
-        sql: &SqlStr,
+        sql: &D::Sql,
         values: Vec<Value>,
     ) -> Result<Vec<D::Row>, sqlx::Error> {
         let answer = self.answer;
+        D::fits(&self.raw().brake, size(&values))?;
         answered(answer, D::fetch(self.conn(), sql, values)).await
     }
 
@@ -321,6 +324,11 @@ impl<D: Dialect> Drop for Held<D> {
             D::stop(&raw.brake);
         }
     }
+}
+
+/// How many bytes values come to, the small ones aside.
+fn size(values: &[Value]) -> usize {
+    values.iter().map(Value::len).sum()
 }
 
 /// An answer in time, or an error that says there was none.

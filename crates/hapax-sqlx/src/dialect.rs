@@ -1,14 +1,18 @@
 //! What differs between databases.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::time::Duration;
 
-use hapax_core::{Code, ConsumerName, ErrorKind, Key};
+use hapax_core::{Code, ConsumerName, ErrorKind, Key, MessageId};
 use sqlx::SqlStr;
+use sqlx::error::DatabaseError;
 
-use crate::statements::Statements;
+use crate::statements::{Shapes, Statements};
 use crate::value::Value;
 
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "sqlite")]
@@ -52,17 +56,19 @@ pub struct Taking {
     pub horizon: Option<i64>,
     /// The database's clock. Zero where no rival can purge beside the claim.
     pub now: i64,
+    /// What the claims are known by until the transaction ends. Zero where they need no such thing.
+    pub token: i64,
 }
 
 impl Taking {
     /// Before anything is known of the keys.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
     fn of_rivals(keys: usize) -> Self {
-        Self { found: vec![Found::Rival; keys], horizon: None, now: 0 }
+        Self { found: vec![Found::Rival; keys], horizon: None, now: 0, token: 0 }
     }
 
     /// Takes down what rows say about the ids in their first column.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    #[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
     fn mark<D: Driver>(
         &mut self,
         keys: &[Key],
@@ -86,6 +92,14 @@ impl Taking {
     }
 }
 
+/// Claims that a transaction holds.
+#[derive(Clone, Copy, Debug)]
+pub struct Claims<'c> {
+    pub(crate) consumer: &'c ConsumerName,
+    pub(crate) ids: &'c [MessageId],
+    pub(crate) token: i64,
+}
+
 /// Where opening a claim failed.
 #[derive(Debug)]
 pub enum Opening {
@@ -107,15 +121,23 @@ pub(crate) type Options<D> = <<D as sqlx::Database>::Connection as sqlx::Connect
 
 /// The part of a dialect that is this crate's business: texts, claim, arrays, errors, cancelling.
 pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
+    /// A statement, ready to run.
+    type Sql: Send + Sync + 'static;
     /// Stops what a connection is doing.
     type Brake: Send + Sync + 'static;
 
     /// The database's name, for messages.
     const TITLE: &'static str;
+    /// The statements whose shape differs.
+    const SHAPES: Shapes;
     /// Whether the database takes one writing transaction at a time.
     const ONE_WRITER: bool;
     /// The wall clock in microseconds.
     const NOW: &'static str;
+    /// The wall clock where an index is to be compared with it: a value for the whole statement.
+    const AT: &'static str;
+    /// The name of the column `key`.
+    const KEY: &'static str;
     /// The larger of two values.
     const GREATEST: &'static str;
     /// Passes over rows that others have locked.
@@ -154,6 +176,8 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     const FIND_SCHEMA: &'static str;
     /// Makes concurrent migrations wait for each other.
     const LOCK_MIGRATIONS: &'static str;
+    /// Lets them go on, where the end of a transaction does not.
+    const UNLOCK_MIGRATIONS: &'static str;
     /// The migrations, as written for the default schema.
     const MIGRATIONS: &'static [(u32, &'static str, &'static str)];
 
@@ -165,6 +189,12 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     fn in_texts(parameter: &str) -> String;
     /// The place in the parameter, or a new one if that is null, for a row to be inserted.
     fn place(schema: &str, parameter: &str) -> String;
+    /// Makes a statement of its text.
+    fn sql(text: SqlStr) -> Self::Sql;
+    /// The beginning of a statement that deletes rows by the keys of an index.
+    fn delete_by(table: &str, _index: &str) -> String {
+        format!("DELETE FROM {table}")
+    }
     /// A text as a literal.
     fn literal(text: &str) -> String;
     /// Bytes as a literal.
@@ -192,13 +222,13 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     /// Runs a statement and says how many rows it touched.
     fn execute(
         conn: &mut Self::Connection,
-        sql: &SqlStr,
+        sql: &Self::Sql,
         values: Vec<Value>,
     ) -> impl Future<Output = Result<u64, sqlx::Error>> + Send;
     /// Runs a statement and collects its rows.
     fn fetch(
         conn: &mut Self::Connection,
-        sql: &SqlStr,
+        sql: &Self::Sql,
         values: Vec<Value>,
     ) -> impl Future<Output = Result<Vec<Self::Row>, sqlx::Error>> + Send;
 
@@ -214,25 +244,36 @@ pub trait Driver: sqlx::Database + Sized + Send + Sync + 'static {
     /// Begins a transaction under the sentinel and takes the keys in it.
     fn open_claim(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         timeout: Option<Duration>,
         wanted: Wanted<'_>,
     ) -> impl Future<Output = Result<Taking, Opening>> + Send;
     /// Takes keys in the transaction that is open.
     fn take(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         wanted: Wanted<'_>,
     ) -> impl Future<Output = Result<Taking, sqlx::Error>> + Send;
     /// The horizon as it is now, for a claim whose snapshot may predate a purge.
     fn horizon_now(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         consumer: &ConsumerName,
     ) -> impl Future<Output = Result<Option<i64>, sqlx::Error>> + Send;
     /// The parameters of [`HELD`](Self::HELD), after the consumer: indexes, order keys and places.
     fn held_values(keys: &[(usize, &str, Option<i64>)]) -> Vec<Value>;
 
+    /// The database's own code in an error.
+    fn code_of(error: &dyn DatabaseError) -> Option<Cow<'_, str>> {
+        error.code()
+    }
+    /// Whether the server takes a text or values of so many bytes.
+    fn fits(_brake: &Self::Brake, _bytes: usize) -> Result<(), sqlx::Error> {
+        Ok(())
+    }
+    /// Writes what makes claims count, as a part of the text that ends a transaction, where a claim does not
+    /// count by itself.
+    fn confirm(_text: &mut String, _table: &str, _claims: &Claims<'_>) {}
     /// What a code of the database means.
     fn classify(code: &str) -> (ErrorKind, Code);
     /// Whether a code, as an answer to one of our own statements, says that the schema is not there.
@@ -285,7 +326,7 @@ pub(crate) fn text<D: Driver>(row: &D::Row, column: usize) -> Result<String, sql
 }
 
 /// Bytes that can stand in a statement without escaping.
-#[cfg(any(feature = "postgres", feature = "sqlite"))]
+#[cfg(any(feature = "postgres", feature = "sqlite", feature = "mysql"))]
 fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hex = String::with_capacity(2 * bytes.len());

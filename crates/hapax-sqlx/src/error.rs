@@ -12,7 +12,7 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 /// Turns a driver's error into one of ours, under what was attempted.
 pub(crate) fn failed<D: Dialect>(attempt: &'static str) -> impl Fn(sqlx::Error) -> Error {
     move |error| {
-        let (kind, code) = match code_of(&error) {
+        let (kind, code) = match code_of::<D>(&error) {
             Some(code) if D::lacks_schema(&code) => (ErrorKind::Setup, Code::SchemaMissing),
             _ => meaning::<D>(&error),
         };
@@ -21,14 +21,14 @@ pub(crate) fn failed<D: Dialect>(attempt: &'static str) -> impl Fn(sqlx::Error) 
 }
 
 /// The database's own code, if it was the database that answered.
-fn code_of(error: &sqlx::Error) -> Option<Cow<'_, str>> {
-    error.as_database_error().and_then(sqlx::error::DatabaseError::code)
+fn code_of<D: Dialect>(error: &sqlx::Error) -> Option<Cow<'_, str>> {
+    error.as_database_error().and_then(D::code_of)
 }
 
 /// What a driver's error means.
 pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
     match error {
-        sqlx::Error::Database(_) => D::classify(&code_of(error).unwrap_or_default()),
+        sqlx::Error::Database(_) => D::classify(&code_of::<D>(error).unwrap_or_default()),
         error if is_lost(error) => (ErrorKind::Unavailable, Code::StoreUnavailable),
         sqlx::Error::Configuration(_) => (ErrorKind::Setup, Code::StoreRefused),
         _ => (ErrorKind::Statement, Code::StoreFailed),
@@ -37,7 +37,7 @@ pub(crate) fn meaning<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
 
 /// The same for an error that came out of a handler, which runs on a guarded connection.
 fn meaning_in_handler<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
-    match code_of(error) {
+    match code_of::<D>(error) {
         Some(code) if D::is_guarded(&code) => (ErrorKind::Broken, Code::TransactionBroken),
         Some(code) if D::is_timeout(&code) => (ErrorKind::Statement, Code::HandlerTimedOut),
         _ => meaning::<D>(error),
@@ -47,7 +47,7 @@ fn meaning_in_handler<D: Dialect>(error: &sqlx::Error) -> (ErrorKind, Code) {
 /// An error of beginning a transaction.
 pub(crate) fn not_begun<D: Dialect>(error: sqlx::Error) -> Error {
     const ATTEMPT: &str = "cannot claim messages";
-    match code_of(&error) {
+    match code_of::<D>(&error) {
         Some(code) if D::begins_read_only(&code) => {
             Error::new(ErrorKind::Unavailable, Code::StoreReadOnly, ATTEMPT).because(error)
         }
@@ -70,7 +70,7 @@ fn is_lost(error: &sqlx::Error) -> bool {
 /// Whether an answer to a commit leaves open what became of it.
 pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
     match error {
-        sqlx::Error::Database(_) => code_of(error).is_some_and(|code| D::is_session_end(&code)),
+        sqlx::Error::Database(_) => code_of::<D>(error).is_some_and(|code| D::is_session_end(&code)),
         sqlx::Error::Protocol(_) => true,
         error => is_lost(error),
     }
@@ -78,12 +78,12 @@ pub(crate) fn is_unknown<D: Dialect>(error: &sqlx::Error) -> bool {
 
 /// Whether the session no longer knows a statement that was prepared on it.
 pub(crate) fn has_forgotten<D: Dialect>(error: &sqlx::Error) -> bool {
-    code_of(error).is_some_and(|code| D::has_forgotten(&code))
+    code_of::<D>(error).is_some_and(|code| D::has_forgotten(&code))
 }
 
 /// Whether an answer to `finish` says that the transaction is no longer ours.
 pub(crate) fn is_broken<D: Dialect>(error: &sqlx::Error) -> bool {
-    code_of(error).is_some_and(|code| D::is_broken(&code))
+    code_of::<D>(error).is_some_and(|code| D::is_broken(&code))
 }
 
 /// Finds an error of ours or of the driver's in a chain of causes.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use hapax_core::{
     ConsumerName, InstanceBeat, InstanceId, Instances, Key, MessageId, Start, Timestamp, micros,
 };
-use sqlx::SqlStr;
 
 use crate::claim::in_order;
 use crate::connection::Held;
@@ -65,7 +64,7 @@ impl<D: Dialect> Instances for SqlStore<D> {
 }
 
 impl<D: Dialect> SqlStore<D> {
-    async fn note(&self, sql: &SqlStr, bound: Vec<Value>) -> Result<()> {
+    async fn note(&self, sql: &D::Sql, bound: Vec<Value>) -> Result<()> {
         let mut held = self.connections().side_writer().await?;
         let answer = held.execute(sql, bound).await;
         held.answer(answer).map(drop).map_err(failed::<D>("cannot record an instance"))

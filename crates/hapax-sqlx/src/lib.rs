@@ -1,4 +1,4 @@
-//! Hapax stores on [`sqlx`]: PostgreSQL and SQLite, and the embedded queue in the same database.
+//! Hapax stores on [`sqlx`]: PostgreSQL, MySQL/MariaDB and SQLite, and the embedded queue in the same database.
 //!
 //! ```no_run
 //! # #[cfg(feature = "sqlite")]
@@ -15,7 +15,10 @@
 //! `Dialect`. A worker keeps its connection: the store holds raw connections of its own instead of a
 //! sqlx pool, whose ping at acquire and release costs a small transaction 1.4 to 1.6 times its time.
 
-#![cfg_attr(not(any(feature = "postgres", feature = "sqlite")), allow(dead_code, unused_imports))] // no database
+#![cfg_attr(
+    not(any(feature = "postgres", feature = "sqlite", feature = "mysql")),
+    allow(dead_code, unused_imports)
+)] // no database
 
 mod calls;
 mod claim;
@@ -40,6 +43,8 @@ mod versions;
 mod waiting;
 
 pub use dialect::Dialect;
+#[cfg(feature = "mysql")]
+pub use dialect::mysql::Isolation;
 pub use migrate::{Migration, migrations};
 pub use outbox::SqlOutbox;
 pub use queue::{Queue, QueueReceipt, QueueSettler};
@@ -61,3 +66,10 @@ pub type SqliteStore = SqlStore<sqlx::Sqlite>;
 /// The transaction of a [`SqliteStore`].
 #[cfg(feature = "sqlite")]
 pub type SqliteTx = SqlTx<sqlx::Sqlite>;
+
+/// The store on MySQL or MariaDB.
+#[cfg(feature = "mysql")]
+pub type MySqlStore = SqlStore<sqlx::MySql>;
+/// The transaction of a [`MySqlStore`].
+#[cfg(feature = "mysql")]
+pub type MySqlTx = SqlTx<sqlx::MySql>;

@@ -6,6 +6,7 @@ use sqlx::{AssertSqlSafe, SqlSafeStr};
 use crate::connection::Held;
 use crate::dialect::{Dialect, int};
 use crate::error::{Result, failed};
+use crate::statements::resolve;
 use crate::store::SqlStore;
 
 /// One numbered SQL file, also usable by sqlx, refinery or Flyway: it records itself.
@@ -51,6 +52,9 @@ impl<D: Dialect> SqlStore<D> {
         for migration in &missing {
             let sql = AssertSqlSafe(migration.sql.as_str()).into_sql_str();
             D::run(held.conn(), sql).await.map_err(&cannot)?;
+        }
+        if !D::UNLOCK_MIGRATIONS.is_empty() {
+            D::run(held.conn(), resolve::<D>(D::UNLOCK_MIGRATIONS, self.schema())).await.map_err(cannot)?;
         }
         held.commit().await?;
         Ok(missing.iter().map(|migration| migration.version).collect())

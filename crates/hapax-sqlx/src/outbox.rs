@@ -9,7 +9,7 @@ use hapax_core::{
     OnFailure, Outbox, OutboxBuffer, OutboxEntry, OutboxFilter, OutboxNumber, OutboxRow, OutboxState,
     Publishable, Take, Then, Timestamp, Unsent, micros,
 };
-use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
+use sqlx::{AssertSqlSafe, SqlSafeStr};
 
 use crate::connection::Held;
 use crate::dialect::{Dialect, int, text};
@@ -31,8 +31,9 @@ pub(crate) fn write_outbox<D: Dialect>(text: &mut String, table: &str, entries: 
     }
     let _ = write!(
         text,
-        "INSERT INTO {table} (created_at, due_at, bucket, id, consumer, cause, kind, key, broker, destination, \
-         routing_key, label, body) VALUES "
+        "INSERT INTO {table} (created_at, due_at, bucket, id, consumer, cause, kind, {}, broker, destination, \
+         routing_key, label, body) VALUES ",
+        D::KEY
     );
     let optional = |text: Option<&str>| text.map_or("NULL".to_owned(), D::literal);
     for (index, entry) in entries.iter().enumerate() {
@@ -196,7 +197,7 @@ impl<D: Dialect> SqlStore<D> {
     }
 
     /// One statement that is a transaction of its own.
-    async fn change(&self, sql: &SqlStr, bound: Vec<Value>) -> Result<u64> {
+    async fn change(&self, sql: &D::Sql, bound: Vec<Value>) -> Result<u64> {
         let mut held = self.connections().side_writer().await?;
         let answer = held.execute(sql, bound).await;
         held.answer(answer).map_err(failed::<D>("cannot change the outbox"))

@@ -9,7 +9,6 @@ use hapax_core::{
     Capabilities, Code, Delivery, Envelope, Error, ErrorKind, Fetched, Outgoing, Publisher, Settle,
     Settlement, Settler, Source, Store, StoreReceipt, micros,
 };
-use sqlx::SqlStr;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -327,13 +326,13 @@ pub struct QueueSettler<D: Dialect> {
 
 impl<D: Dialect> QueueSettler<D> {
     /// Changes the rows that are still ours and answers with their numbers.
-    async fn change(&self, sql: &SqlStr, receipts: &[QueueReceipt]) -> Result<HashSet<i64>, Error> {
+    async fn change(&self, sql: &D::Sql, receipts: &[QueueReceipt]) -> Result<HashSet<i64>, Error> {
         self.change_with(sql, receipts, None).await
     }
 
     async fn change_with(
         &self,
-        sql: &SqlStr,
+        sql: &D::Sql,
         receipts: &[QueueReceipt],
         lease: Option<Duration>,
     ) -> Result<HashSet<i64>, Error> {

@@ -13,7 +13,7 @@ use crate::connection::{Connections, Held, Limits};
 use crate::dialect::{Dialect, Opening, Options, Wanted, int};
 use crate::error::{Result, failed, has_forgotten, is_broken, is_unknown, kind_of, meaning, not_begun};
 use crate::news::News;
-use crate::statements::Statements;
+use crate::statements::{Statements, resolve};
 use crate::transaction::SqlTx;
 
 /// A store in an SQL database.
@@ -26,7 +26,7 @@ pub struct SqlStore<D: Dialect> {
 
 pub(crate) struct Inner<D: Dialect> {
     pub(crate) connections: Connections<D>,
-    pub(crate) statements: Statements,
+    pub(crate) statements: Statements<D>,
     pub(crate) schema: String,
     /// Changes whenever this store sends to an embedded queue.
     pub(crate) sent: watch::Sender<()>,
@@ -72,12 +72,12 @@ impl<D: Dialect> SqlStore<D> {
         &self.inner.connections
     }
 
-    pub(crate) fn sql(&self) -> &Statements {
+    pub(crate) fn sql(&self) -> &Statements<D> {
         &self.inner.statements
     }
 
     /// A connection on which the keys are taken. A stale one is replaced once, before anything began.
-    async fn open(&self, request: &ClaimRequest<'_>) -> Result<(Held<D>, Vec<Claim>)> {
+    async fn open(&self, request: &ClaimRequest<'_>) -> Result<(Held<D>, Vec<Claim>, i64)> {
         let mut held = self.connections().main().await?;
         let wanted = Wanted { consumer: request.consumer, keys: request.keys };
         let mut taking = self.try_open(&mut held, request.timeout, wanted).await;
@@ -87,9 +87,10 @@ impl<D: Dialect> SqlStore<D> {
         }
         match taking {
             Ok(taking) => {
+                let token = taking.token;
                 let (consumer, keys) = (request.consumer, request.keys);
                 let claims = self.judge(held.conn(), consumer, keys, request.slack, taking).await?;
-                Ok((held, claims))
+                Ok((held, claims, token))
             }
             Err(Opening::Begin(error) | Opening::Claim(error)) => {
                 // A connection that answered is worth keeping, on a full disk above all.
@@ -135,12 +136,12 @@ impl<D: Dialect> Store for SqlStore<D> {
     type Tx = SqlTx<D>;
 
     async fn begin_claim(&self, request: &ClaimRequest<'_>) -> Result<(Self::Tx, Vec<Claim>)> {
-        let (held, claims) = self.open(request).await?;
+        let (held, claims, token) = self.open(request).await?;
         let ours = request.keys.iter().zip(&claims).filter(|(_, claim)| claim.is_ours());
         let taken = ours.map(|(key, _)| key.id.clone()).collect();
         let consumer = request.consumer.clone();
         let meta = TxMeta::new(consumer.clone());
-        Ok((SqlTx { held, consumer, taken, meta }, claims))
+        Ok((SqlTx { held, consumer, taken, token, meta }, claims))
     }
 
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {
@@ -187,7 +188,7 @@ impl<D: Dialect> Store for SqlStore<D> {
         }
         // Somebody who is writing proves as much.
         let Some(mut held) = self.connections().idle_writer().await? else { return Ok(()) };
-        held.run(self.sql().probe_write.clone()).await.map_err(cannot)?;
+        held.run(resolve::<D>(D::PROBE_WRITE, self.schema())).await.map_err(cannot)?;
         held.put_back();
         Ok(())
     }
@@ -224,6 +225,8 @@ pub struct Builder<D: Dialect> {
     schema: String,
     pool: usize,
     limits: Limits,
+    /// What a session for transactions is told when it is opened.
+    pub(crate) named: &'static str,
 }
 
 impl<D: Dialect> Builder<D> {
@@ -233,7 +236,7 @@ impl<D: Dialect> Builder<D> {
             answer: Duration::from_secs(30),
             busy: Duration::from_secs(5),
         };
-        Self { options, schema: "hapax".to_owned(), pool: 8, limits }
+        Self { options, schema: "hapax".to_owned(), pool: 8, limits, named: D::CLAIM[5] }
     }
 
     /// The schema of the tables on PostgreSQL, elsewhere their prefix. Default: `hapax`.
@@ -275,8 +278,8 @@ impl<D: Dialect> Builder<D> {
 
         check_schema_name(&self.schema)?;
         let options = D::prepare(self.options?, self.limits.busy)?;
-        let statements = Statements::of::<D>(&self.schema);
-        let named = statements.claim_sixth.clone();
+        let statements = Statements::of(&self.schema);
+        let named = resolve::<D>(self.named, &self.schema);
         let connections = Connections::new(options, self.pool, self.limits, named);
         connections.side().await?.put_back();
         let inner = Inner {

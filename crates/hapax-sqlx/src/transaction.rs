@@ -7,7 +7,7 @@ use hapax_core::{ConsumerName, MessageId, Place, Publishable, Settled, StoreRece
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 use crate::connection::Held;
-use crate::dialect::Dialect;
+use crate::dialect::{Claims, Dialect};
 use crate::outbox::write_outbox;
 
 /// A transaction in which messages were claimed: owned, without a lifetime.
@@ -19,6 +19,8 @@ pub struct SqlTx<D: Dialect> {
     pub(crate) consumer: ConsumerName,
     /// The messages whose inbox rows this transaction holds.
     pub(crate) taken: Vec<MessageId>,
+    /// What their claims are known by, see [`Taking::token`](crate::dialect::Taking::token).
+    pub(crate) token: i64,
     pub(crate) meta: TxMeta,
 }
 
@@ -50,13 +52,23 @@ impl<D: Dialect> SqlTx<D> {
     pub(crate) fn ending(&self, schema: &str, store: u64) -> SqlStr {
         let published = self.meta.outbox.entries();
         let TxMeta { settled, erased_starts, results, .. } = &self.meta;
-        if settled.is_empty() && erased_starts.is_empty() && published.is_empty() && results.is_empty() {
+        let confirms = self.token != 0 && !self.taken.is_empty();
+        if !confirms
+            && settled.is_empty()
+            && erased_starts.is_empty()
+            && published.is_empty()
+            && results.is_empty()
+        {
             return SqlStr::from_static(D::ENDING);
         }
         let mut text = String::from("RELEASE SAVEPOINT hapax; ");
         text.push_str(D::LET_COMMIT);
-        forget_queued(&mut text, &D::table(schema, "queue"), &self.queued(store));
-        forget_waiting(&mut text, &D::table(schema, "waiting"), &self.waiting());
+        if confirms {
+            let claims = Claims { consumer: &self.consumer, ids: &self.taken, token: self.token };
+            D::confirm(&mut text, &D::table(schema, "inbox"), &claims);
+        }
+        forget_queued::<D>(&mut text, &D::table(schema, "queue"), &self.queued(store));
+        forget_waiting::<D>(&mut text, &D::table(schema, "waiting"), &self.waiting());
         self.erase_starts(&mut text, &D::table(schema, "starts"));
         self.keep_results(&mut text, &D::table(schema, "inbox"));
         write_outbox::<D>(&mut text, &D::table(schema, "outbox"), published);
@@ -97,29 +109,32 @@ impl<D: Dialect> SqlTx<D> {
         }
         let ids = listed(self.meta.erased_starts.iter().map(|id| D::literal(id.as_str())));
         let consumer = D::literal(self.consumer.as_str());
-        let _ = write!(text, "DELETE FROM {table} WHERE consumer = {consumer} AND id IN ({ids}); ");
+        let delete = D::delete_by(table, "PRIMARY");
+        let _ = write!(text, "{delete} WHERE consumer = {consumer} AND id IN ({ids}); ");
     }
 }
 
 /// A row that was leased again since is somebody else's: its fence differs.
-fn forget_queued(text: &mut String, table: &str, receipts: &[StoreReceipt]) {
+fn forget_queued<D: Dialect>(text: &mut String, table: &str, receipts: &[StoreReceipt]) {
     if receipts.is_empty() {
         return;
     }
     let numbers = listed(receipts.iter().map(|receipt| receipt.number.to_string()));
-    let _ = write!(text, "DELETE FROM {table} WHERE number IN ({numbers}) AND fence = CASE number");
+    let delete = D::delete_by(table, "PRIMARY");
+    let _ = write!(text, "{delete} WHERE number IN ({numbers}) AND fence = CASE number");
     for StoreReceipt { number, fence, .. } in receipts {
         let _ = write!(text, " WHEN {number} THEN {fence}");
     }
     text.push_str(" END; ");
 }
 
-fn forget_waiting(text: &mut String, table: &str, places: &[Place]) {
+fn forget_waiting<D: Dialect>(text: &mut String, table: &str, places: &[Place]) {
     if places.is_empty() {
         return;
     }
     let numbers = listed(places.iter().map(|place| place.0.to_string()));
-    let _ = write!(text, "DELETE FROM {table} WHERE number IN ({numbers}); ");
+    let delete = D::delete_by(table, "waiting_number");
+    let _ = write!(text, "{delete} WHERE number IN ({numbers}); ");
 }
 
 fn listed(items: impl Iterator<Item = String>) -> String {

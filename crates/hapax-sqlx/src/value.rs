@@ -15,6 +15,17 @@ pub enum Value {
     Texts(Vec<Option<String>>),
 }
 
+impl Value {
+    /// The length of a text or of bytes; zero for the rest.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Text(Some(text)) => text.len(),
+            Self::Bytes(Some(bytes)) => bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
 impl From<i64> for Value {
     fn from(value: i64) -> Self {
         Self::Int(Some(value))

@@ -7,8 +7,6 @@ use hapax_core::{
     WaitingDepth, WaitingRoom, WaitingRow, micros,
 };
 
-use sqlx::SqlStr;
-
 use crate::dialect::{Dialect, int, text};
 use crate::error::{Result, failed, unreadable};
 use crate::inbox::message_id;
@@ -96,7 +94,7 @@ impl<D: Dialect> WaitingRoom for SqlStore<D> {
 
 impl<D: Dialect> SqlStore<D> {
     /// Whether a statement finds anything, without taking a writer's turn.
-    pub(crate) async fn any(&self, sql: &SqlStr, of: &str) -> Result<bool> {
+    pub(crate) async fn any(&self, sql: &D::Sql, of: &str) -> Result<bool> {
         let mut held = self.connections().side().await?;
         let answer = held.fetch(sql, values![of]).await;
         let rows = held.answer(answer).map_err(failed::<D>("cannot see whether anything is due"))?;

@@ -1,5 +1,7 @@
 //! The outbox where it is PostgreSQL's alone: transactions side by side, and news between processes.
 
+#![cfg(feature = "postgres")]
+
 mod server {
     use std::time::Duration;
 

@@ -14,6 +14,12 @@ use sqlx::Sqlite;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
 impl Run for Sqlite {
+    const MANY_WRITERS: bool = false;
+
+    fn of_hapax(schema: &str, name: &str) -> String {
+        format!("{schema}_{name}")
+    }
+
     fn breakers(effects: &str) -> Vec<Vec<String>> {
         let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         vec![

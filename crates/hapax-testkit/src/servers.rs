@@ -27,6 +27,7 @@
 //! [`REQUIRE_SERVERS`], and with it a server that is missing fails the test instead of skipping it.
 
 mod database;
+mod mariadb;
 mod mongodb;
 mod nats;
 mod postgres;
@@ -40,15 +41,20 @@ use std::{
     io::{self, Write},
     net::SocketAddr,
     panic::Location,
+    path::PathBuf,
     process,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
-use crate::local::{mongod, moto, nats_server, node, port, postmaster, probe, redis_server, url::ServerUrl};
+use crate::local::{
+    mariadb as mariadb_server, mongod, moto, nats_server, node, port, postmaster, probe, redis_server,
+    url::ServerUrl,
+};
 
 pub use self::{
     database::TestDatabase,
+    mariadb::{MariaDbDatabase, PrivateMariaDb},
     mongodb::{MongoDatabase, PrivateMongo},
     nats::PrivateNats,
     postgres::PrivatePostgres,
@@ -82,6 +88,8 @@ pub enum Server {
     Redis,
     /// The shared SQS at [`sqs_url`].
     Sqs,
+    /// The shared MariaDB at [`mariadb_url`].
+    MariaDb,
     /// PostgreSQL's programs, from which [`PrivatePostgres`] starts a server.
     PrivatePostgres,
     /// RabbitMQ's programs, from which [`PrivateRabbit`] starts a node.
@@ -94,43 +102,32 @@ pub enum Server {
     PrivateRedis,
     /// The program of moto, from which [`PrivateSqs`] starts a server.
     PrivateSqs,
+    /// MariaDB's programs, from which [`PrivateMariaDb`] starts a server.
+    PrivateMariaDb,
 }
 
 impl Server {
     /// Why a test cannot have it, if it cannot.
     fn missing(self) -> Option<String> {
-        let failed = |url: &str, reason: probe::Unready| format!("{}: {reason}", without_login(url));
+        let shared = |url: String, probe: fn(&str) -> Result<(), probe::Unready>| {
+            probe(&url).err().map(|reason| format!("{}: {reason}", without_login(&url)))
+        };
+        let of = |program: io::Result<PathBuf>| program.err().map(|error| error.to_string());
         match self {
-            Self::Postgres => {
-                let url = postgres_url();
-                probe::postgres(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::RabbitMq => {
-                let url = rabbitmq_url();
-                probe::rabbitmq(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::MongoDb => {
-                let url = mongodb_url();
-                probe::mongodb(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::Nats => {
-                let url = nats_url();
-                probe::nats(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::Redis => {
-                let url = redis_url();
-                probe::redis(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::Sqs => {
-                let url = sqs_url();
-                probe::sqs(&url).err().map(|reason| failed(&url, reason))
-            }
-            Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
-            Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
-            Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
-            Self::PrivateNats => nats_server::program().err().map(|error| error.to_string()),
-            Self::PrivateRedis => redis_server::program().err().map(|error| error.to_string()),
-            Self::PrivateSqs => moto::program().err().map(|error| error.to_string()),
+            Self::Postgres => shared(postgres_url(), probe::postgres),
+            Self::MariaDb => shared(mariadb_url(), probe::mariadb),
+            Self::MongoDb => shared(mongodb_url(), probe::mongodb),
+            Self::RabbitMq => shared(rabbitmq_url(), probe::rabbitmq),
+            Self::Nats => shared(nats_url(), probe::nats),
+            Self::Sqs => shared(sqs_url(), probe::sqs),
+            Self::Redis => shared(redis_url(), probe::redis),
+            Self::PrivatePostgres => of(postmaster::binaries()),
+            Self::PrivateMariaDb => of(mariadb_server::program()),
+            Self::PrivateMongo => of(mongod::program()),
+            Self::PrivateRabbit => of(node::program()),
+            Self::PrivateNats => of(nats_server::program()),
+            Self::PrivateSqs => of(moto::program()),
+            Self::PrivateRedis => of(redis_server::program()),
         }
     }
 }
@@ -221,6 +218,14 @@ pub fn sqs_url() -> String {
 }
 
 /// The address in a server's URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared MariaDB, or MySQL: `HAPAX_TEST_MARIADB`, or `mysql://root@127.0.0.1:3306/test`.
+///
+/// Tests leave its databases alone and make one of their own: [`MariaDbDatabase`].
+pub fn mariadb_url() -> String {
+    env::var("HAPAX_TEST_MARIADB").unwrap_or_else(|_| "mysql://root@127.0.0.1:3306/test".into())
+}
+
+/// The address in a PostgreSQL, RabbitMQ, MongoDB or MariaDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()

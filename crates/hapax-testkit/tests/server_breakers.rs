@@ -6,10 +6,12 @@ mod server {
     use super::breakers::{Breakable, Statements, WAYS, reason, run};
     use hapax::mongodb::bson::{Document, doc};
     use hapax::mongodb::{self, Client};
-    use hapax::sqlx::{self, AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _};
-    use hapax::{BoxError, BoxSource, Envelope, MongoStore, MongoTx, PgStore};
+    use hapax::sqlx::{
+        self, AssertSqlSafe, Connection as _, MySql, MySqlConnection, PgConnection, Postgres, Row as _,
+    };
+    use hapax::{BoxError, BoxSource, Envelope, MongoStore, MongoTx, MySqlStore, PgStore};
     use hapax_testkit::memory::MemoryBroker;
-    use hapax_testkit::servers::{MongoDatabase, Server, TestDatabase, require};
+    use hapax_testkit::servers::{MariaDbDatabase, MongoDatabase, Server, TestDatabase, require};
 
     impl Statements for Postgres {
         async fn note(conn: &mut PgConnection, id: &str) -> sqlx::Result<()> {
@@ -45,6 +47,45 @@ mod server {
             );
             let reason = reason(&store).await;
             assert!(fail || reason.contains("HX0050"), "{way}: {reason}");
+        }
+    }
+
+    impl Statements for MySql {
+        async fn note(conn: &mut MySqlConnection, id: &str) -> sqlx::Result<()> {
+            sqlx::query("INSERT INTO ledger (id) VALUES (?)").bind(id).execute(conn).await.map(|_| ())
+        }
+
+        async fn run(conn: &mut MySqlConnection, sql: &str) -> sqlx::Result<()> {
+            sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(|_| ())
+        }
+    }
+
+    /// What a statement that makes a table commits on MariaDB, the effect of the message included, cannot be taken back;
+    /// only the ways that leave nothing behind are tried here. The others are the store's own tests.
+    #[tokio::test]
+    async fn case_46_a_handler_that_ends_the_transaction_harms_only_itself_on_mariadb() {
+        if !require(Server::MariaDb) {
+            return;
+        }
+        for (way, fail) in
+            [("ROLLBACK", false), ("ROLLBACK", true), ("COMMIT", true), ("CREATE TABLE x (n INT)", false)]
+        {
+            let database = MariaDbDatabase::create().await.expect("a database of its own");
+            let store = MySqlStore::connect(database.url()).await.expect("the store opens");
+            store.migrate().await.expect("the schema is made");
+            let mut conn = MySqlConnection::connect(database.url()).await.expect("a second connection");
+            sqlx::query("CREATE TABLE ledger (id VARCHAR(255) NOT NULL)")
+                .execute(&mut conn)
+                .await
+                .expect("a table");
+
+            let summary = run(&store, way, fail).await;
+            assert_eq!((summary.handled, summary.dead), (3, 1), "{way}, fails: {fail}: {summary:?}");
+            let reason = reason(&store).await;
+            assert!(fail || reason.contains("HX0050"), "{way}: {reason}");
+            let innocent =
+                sqlx::query_scalar::<_, i64>("SELECT count(DISTINCT id) FROM ledger WHERE id <> 'm2'");
+            assert_eq!(innocent.fetch_one(&mut conn).await.expect("it counts"), 3, "{way}, fails: {fail}");
         }
     }
 

@@ -10,11 +10,12 @@ mod server {
         self, ASIDE, OUTSIDE, STEPS, dead, eager, effects, envelopes, kill_and_run_again, messages, subject,
         verdict, verdict_on_calls,
     };
-    use hapax::{Broker, BrokerPublisher, MongoStore, PgStore};
+    use hapax::{Broker, BrokerPublisher, MongoStore, MySqlStore, PgStore};
     use hapax_core::{Envelope, Outgoing, Publisher as _};
     use hapax_testkit::process::Subject;
     use hapax_testkit::servers::{
-        MongoDatabase, Server, TestDatabase, nats_url, rabbitmq_url, require, sqs_url, unique,
+        MariaDbDatabase, MongoDatabase, Server, TestDatabase, nats_url, rabbitmq_url, require, sqs_url,
+        unique,
     };
 
     async fn database() -> TestDatabase {
@@ -30,6 +31,8 @@ mod server {
     async fn set_aside(url: &str) -> Vec<(String, String)> {
         if url.starts_with("mongodb:") {
             dead(&MongoStore::connect(url).await.expect("the store opens")).await
+        } else if url.starts_with("mysql:") {
+            dead(&MySqlStore::connect(url).await.expect("the store opens")).await
         } else {
             dead(&PgStore::connect(url).await.expect("the store opens")).await
         }
@@ -97,6 +100,17 @@ mod server {
     }
 
     #[tokio::test]
+    async fn case_05_killed_at_every_step_of_rabbitmq_on_mariadb() {
+        if !require(Server::MariaDb) || !require(Server::RabbitMq) {
+            return;
+        }
+        for step in STEPS.into_iter().chain(ASIDE) {
+            let database = MariaDbDatabase::create().await.expect("a database of its own");
+            killed_at_a_step_of(&rabbitmq_url(), database.url(), step).await;
+        }
+    }
+
+    #[tokio::test]
     async fn case_05_killed_at_every_step_of_rabbitmq_on_mongodb() {
         if !require(Server::MongoDb) || !require(Server::RabbitMq) {
             return;
@@ -144,6 +158,22 @@ mod server {
     }
 
     #[tokio::test]
+    async fn case_20_case_35_killed_at_every_step_of_a_call_on_mariadb() {
+        if !require(Server::MariaDb) {
+            return;
+        }
+        for step in OUTSIDE {
+            let folder = tempfile::tempdir().expect("a folder");
+            let database = MariaDbDatabase::create().await.expect("a database of its own");
+            let store = MySqlStore::connect(database.url()).await.expect("the store opens");
+            store.migrate().await.expect("the schema is made");
+            store.send("messages", &envelopes()).await.expect("messages are sent");
+            let subject = subject(database.url(), "queue:messages");
+            killed_at_a_step_of_a_call(database.url(), subject, folder.path(), step).await;
+        }
+    }
+
+    #[tokio::test]
     async fn case_20_case_35_killed_at_every_step_of_a_call_on_mongodb() {
         if !require(Server::MongoDb) {
             return;
@@ -182,6 +212,15 @@ mod server {
             return;
         }
         a_killer_is_set_aside_alone(&rabbitmq_url(), database().await.url()).await;
+    }
+
+    #[tokio::test]
+    async fn case_15_a_message_from_rabbitmq_that_kills_the_process_is_set_aside_alone_on_mariadb() {
+        if !require(Server::MariaDb) || !require(Server::RabbitMq) {
+            return;
+        }
+        let database = MariaDbDatabase::create().await.expect("a database of its own");
+        a_killer_is_set_aside_alone(&rabbitmq_url(), database.url()).await;
     }
 
     #[tokio::test]

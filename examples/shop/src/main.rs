@@ -19,7 +19,7 @@ mod payments;
 use std::env;
 use std::time::Duration;
 
-use hapax::{BoxError, MongoStore, PgStore, SqliteStore, Strategy};
+use hapax::{BoxError, MongoStore, MySqlStore, PgStore, SqliteStore, Strategy};
 use orders::demonstrate;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
@@ -78,7 +78,8 @@ async fn main() -> Result<(), BoxError> {
     match shop.store.split(':').next() {
         Some("sqlite") => demonstrate::<SqliteStore>(&shop).await,
         Some("postgres" | "postgresql") => demonstrate::<PgStore>(&shop).await,
+        Some("mysql" | "mariadb") => demonstrate::<MySqlStore>(&shop).await,
         Some("mongodb" | "mongodb+srv") => demonstrate::<MongoStore>(&shop).await,
-        _ => Err("HAPAX_STORE must begin with sqlite:, postgres: or mongodb:".into()),
+        _ => Err("HAPAX_STORE must begin with sqlite:, postgres:, mysql: or mongodb:".into()),
     }
 }

@@ -5,7 +5,8 @@ mod program;
 mod server {
     use hapax::{BoxError, Broker};
     use hapax_testkit::servers::{
-        MongoDatabase, Server, TestDatabase, mongodb_url, nats_url, rabbitmq_url, require, sqs_url, unique,
+        MariaDbDatabase, MongoDatabase, Server, TestDatabase, mongodb_url, nats_url, rabbitmq_url, require,
+        sqs_url, unique,
     };
     use tempfile::TempDir;
 
@@ -15,6 +16,7 @@ mod server {
     enum Store {
         Sqlite(TempDir),
         Postgres(TestDatabase),
+        MariaDb(MariaDbDatabase),
         MongoDb(MongoDatabase),
     }
 
@@ -30,6 +32,13 @@ mod server {
             Some(Self::Postgres(TestDatabase::create().await.expect("a database")))
         }
 
+        async fn mariadb() -> Option<Self> {
+            if !require(Server::MariaDb) {
+                return None;
+            }
+            Some(Self::MariaDb(MariaDbDatabase::create().await.expect("a database")))
+        }
+
         fn mongodb() -> Option<Self> {
             if !require(Server::MongoDb) {
                 return None;
@@ -41,6 +50,7 @@ mod server {
             match self {
                 Self::Sqlite(folder) => format!("sqlite:{}", folder.path().join("shop.db").display()),
                 Self::Postgres(database) => database.url().to_owned(),
+                Self::MariaDb(database) => database.url().to_owned(),
                 Self::MongoDb(database) => database.url().to_owned(),
             }
         }
@@ -107,12 +117,15 @@ mod server {
     pairs! {
         twice_is_once_on_sqlite_and_rabbitmq: Some(Store::sqlite()), rabbitmq();
         twice_is_once_on_postgres_and_rabbitmq: Store::postgres().await, rabbitmq();
+        twice_is_once_on_mariadb_and_rabbitmq: Store::mariadb().await, rabbitmq();
         twice_is_once_on_mongodb_and_rabbitmq: Store::mongodb(), rabbitmq();
         twice_is_once_on_sqlite_and_nats: Some(Store::sqlite()), nats();
         twice_is_once_on_postgres_and_nats: Store::postgres().await, nats();
+        twice_is_once_on_mariadb_and_nats: Store::mariadb().await, nats();
         twice_is_once_on_mongodb_and_nats: Store::mongodb(), nats();
         twice_is_once_on_sqlite_and_sqs: Some(Store::sqlite()), sqs();
         twice_is_once_on_postgres_and_sqs: Store::postgres().await, sqs();
+        twice_is_once_on_mariadb_and_sqs: Store::mariadb().await, sqs();
         twice_is_once_on_mongodb_and_sqs: Store::mongodb(), sqs();
     }
 

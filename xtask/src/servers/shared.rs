@@ -3,6 +3,7 @@
 use std::{any::Any, io, net::SocketAddr, path::Path};
 
 use crate::local::{
+    mariadb::{self, MariaDb},
     mongod::{Mongod, REPLICA_SET},
     moto::Moto,
     nats_server::NatsServer,
@@ -84,6 +85,13 @@ shared!(
     usual: |address| format!("amqp://guest:guest@{address}/%2f"),
     create: |folder, address| Node::create(folder, &format!("hapax_tests_{}", std::process::id()), address, &[]),
     url: Self::url
+);
+
+shared!(
+    MariaDb, "MariaDB", "HAPAX_TEST_MARIADB", "mariadb", 3306, probe::mariadb,
+    usual: |address| format!("mysql://{}@{address}/{DATABASE}", mariadb::USER),
+    create: |folder, address| MariaDb::create(folder, address, &[("max-connections", "300")]),
+    url: |server: &Self| server.url(mariadb::DATABASE)
 );
 
 shared!(

@@ -8,7 +8,7 @@ use sqlx::{Arguments, AssertSqlSafe, Column, Connection, Postgres, Row, SqlSafeS
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, begin_running, may_begin, unblocked};
+use crate::statements::{STANDARD, Shapes, Statements, begin_running, may_begin, unblocked};
 use crate::value::{Value, values};
 
 /// Whose connections these are, in `pg_stat_activity`.
@@ -86,11 +86,15 @@ const PIN_HORIZON: &str = "INSERT INTO {horizon} (consumer) VALUES ($1) ON CONFL
 const LOCK_HORIZON: &str = "SELECT sent_at FROM {horizon} WHERE consumer = $1 FOR KEY SHARE";
 
 impl Driver for Postgres {
+    type Sql = SqlStr;
     type Brake = i32;
 
     const TITLE: &'static str = "PostgreSQL";
+    const SHAPES: Shapes = STANDARD;
     const ONE_WRITER: bool = false;
     const NOW: &'static str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    const AT: &'static str = "(SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)";
+    const KEY: &'static str = "key";
     const GREATEST: &'static str = "greatest";
     const SKIP_LOCKED: &'static str = "FOR UPDATE SKIP LOCKED";
     const BEGIN_RUNNING: &'static str = concat!(
@@ -137,6 +141,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     const FIND_SCHEMA: &'static str = "SELECT 1 WHERE to_regclass('{schema_version}') IS NOT NULL";
     const LOCK_MIGRATIONS: &'static str =
         "SELECT 1 FROM (SELECT pg_advisory_xact_lock(hashtextextended('hapax migrations', {seed}))) locked";
+    const UNLOCK_MIGRATIONS: &'static str = "";
     const MIGRATIONS: &'static [(u32, &'static str, &'static str)] =
         &[(1, "initial", include_str!("../../migrations/postgres/0001_initial.sql"))];
 
@@ -155,6 +160,10 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     fn place(schema: &str, parameter: &str) -> String {
         let waiting = Self::table(schema, "waiting");
         format!("COALESCE({parameter}, nextval(pg_get_serial_sequence('{waiting}', 'number')))")
+    }
+
+    fn sql(text: SqlStr) -> SqlStr {
+        text
     }
 
     fn literal(text: &str) -> String {
@@ -236,7 +245,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn open_claim(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         timeout: Option<Duration>,
         wanted: Wanted<'_>,
     ) -> Result<Taking, Opening> {
@@ -249,7 +258,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn take(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         wanted: Wanted<'_>,
     ) -> Result<Taking, sqlx::Error> {
         if wanted.keys.is_empty() {
@@ -262,7 +271,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn horizon_now(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         consumer: &ConsumerName,
     ) -> Result<Option<i64>, sqlx::Error> {
         let rows = Self::fetch(conn, &statements.claim_third, values![consumer.as_str()]).await?;
@@ -364,7 +373,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 /// Begins a transaction with its sentinel and takes a key in it, in one round trip.
 async fn take_one(
     conn: &mut PgConnection,
-    statements: &Statements,
+    statements: &Statements<Postgres>,
     timeout: Option<Duration>,
     consumer: &ConsumerName,
     key: &Key,
@@ -382,7 +391,7 @@ async fn take_one(
 /// What became of the keys, given those that were inserted.
 async fn taken(
     conn: &mut PgConnection,
-    statements: &Statements,
+    statements: &Statements<Postgres>,
     Wanted { consumer, keys }: Wanted<'_>,
     inserted: &[PgRow],
 ) -> Result<Taking, sqlx::Error> {

@@ -12,7 +12,7 @@ use sqlx::{Arguments, Connection, Row, SqlStr, Sqlite};
 
 use super::{Driver, Found, Opening, Options, Raw, Taking, Wanted, hex, int, primitives};
 use crate::error::refused_url;
-use crate::statements::{Statements, begin_running, may_begin, unblocked};
+use crate::statements::{STANDARD, Shapes, Statements, begin_running, may_begin, unblocked};
 use crate::value::{Value, values};
 
 /// How many of the virtual machine's steps lie between two looks at the brake.
@@ -58,11 +58,15 @@ pub struct Signals {
 }
 
 impl Driver for Sqlite {
+    type Sql = SqlStr;
     type Brake = Arc<Signals>;
 
     const TITLE: &'static str = "SQLite";
+    const SHAPES: Shapes = STANDARD;
     const ONE_WRITER: bool = true;
     const NOW: &'static str = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+    const AT: &'static str = "(SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER))";
+    const KEY: &'static str = "key";
     const GREATEST: &'static str = "max";
     const SKIP_LOCKED: &'static str = "";
     const BEGIN_RUNNING: &'static str = concat!(
@@ -104,6 +108,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
     const FIND_SCHEMA: &'static str =
         "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{schema_version}'";
     const LOCK_MIGRATIONS: &'static str = "SELECT 1"; // BEGIN IMMEDIATE has locked already
+    const UNLOCK_MIGRATIONS: &'static str = "";
     const MIGRATIONS: &'static [(u32, &'static str, &'static str)] =
         &[(1, "initial", include_str!("../../migrations/sqlite/0001_initial.sql"))];
 
@@ -121,6 +126,10 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     fn place(_schema: &str, parameter: &str) -> String {
         parameter.to_owned()
+    }
+
+    fn sql(text: SqlStr) -> SqlStr {
+        text
     }
 
     fn literal(text: &str) -> String {
@@ -193,7 +202,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn open_claim(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         _timeout: Option<Duration>,
         wanted: Wanted<'_>,
     ) -> Result<Taking, Opening> {
@@ -206,7 +215,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn take(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         wanted: Wanted<'_>,
     ) -> Result<Taking, sqlx::Error> {
         take(conn, &statements.claim_second, statements, wanted).await
@@ -214,7 +223,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 
     async fn horizon_now(
         conn: &mut Self::Connection,
-        statements: &Statements,
+        statements: &Statements<Self>,
         consumer: &ConsumerName,
     ) -> Result<Option<i64>, sqlx::Error> {
         let rows = Self::fetch(conn, &statements.horizon, values![consumer.as_str()]).await?;
@@ -293,7 +302,7 @@ WHERE EXISTS (SELECT 1 FROM {waiting} w WHERE w.consumer = $1 AND w.order_key = 
 async fn take(
     conn: &mut SqliteConnection,
     insert: &SqlStr,
-    statements: &Statements,
+    statements: &Statements<Sqlite>,
     wanted: Wanted<'_>,
 ) -> Result<Taking, sqlx::Error> {
     let Wanted { consumer, keys } = wanted;

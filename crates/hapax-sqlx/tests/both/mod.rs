@@ -27,6 +27,10 @@ pub(crate) struct Fixture<D: Run> {
 
 /// Statements of a user's handler, which sqlx takes on concrete connections only.
 pub(crate) trait Run: Dialect {
+    /// Whether several transactions can write at the same time.
+    const MANY_WRITERS: bool;
+    /// A table of Hapax's, under its schema or prefix.
+    fn of_hapax(schema: &str, name: &str) -> String;
     /// Statements that end the transaction under a handler's feet, one set per way.
     fn breakers(effects: &str) -> Vec<Vec<String>>;
     fn execute_sql(
@@ -198,8 +202,7 @@ impl<D: Run> Fixture<D> {
 
     /// A table of Hapax's.
     pub(crate) fn table(&self, name: &str) -> String {
-        let schema = self.store.schema();
-        if self.effects.contains('.') { format!("{schema}.{name}") } else { format!("{schema}_{name}") }
+        D::of_hapax(self.store.schema(), name)
     }
 }
 

@@ -9,6 +9,12 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection, Postgres};
 
 impl Run for Postgres {
+    const MANY_WRITERS: bool = true;
+
+    fn of_hapax(schema: &str, name: &str) -> String {
+        format!("{schema}.{name}")
+    }
+
     fn breakers(_effects: &str) -> Vec<Vec<String>> {
         let set = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
         vec![

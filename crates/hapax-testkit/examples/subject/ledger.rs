@@ -6,7 +6,9 @@ use std::time::Duration;
 use hapax::core::BoxError;
 use hapax::mongodb::bson::{Document, doc};
 use hapax::sql::{Dialect, SqlStore, SqlTx};
-use hapax::sqlx::{self, PgConnection, Postgres, Sqlite, SqliteConnection};
+use hapax::sqlx::{
+    self, Connection as _, MySql, MySqlConnection, PgConnection, Postgres, Sqlite, SqliteConnection,
+};
 use hapax::{BoxSource, ClaimRequest, ConsumerName, ConsumerStore, MongoStore, MongoTx, Store as _};
 
 use crate::SplitInbox;
@@ -16,8 +18,8 @@ pub(crate) trait Ledger: ConsumerStore {
     /// The effect, in the handler's transaction.
     fn note(tx: &mut Self::Tx, id: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
 
-    /// Makes the schema and the ledger.
-    fn prepare(&self) -> impl Future<Output = Result<(), BoxError>> + Send;
+    /// Makes the schema and the ledger in the store at this URL.
+    fn prepare(&self, url: &str) -> impl Future<Output = Result<(), BoxError>> + Send;
 
     /// A queue in the same database, if it has any.
     fn queue(&self, name: &str, lease: Option<Duration>) -> Option<BoxSource>;
@@ -52,17 +54,27 @@ impl Statements for Postgres {
     }
 }
 
+impl Statements for MySql {
+    async fn insert(conn: &mut MySqlConnection, id: &str) -> sqlx::Result<()> {
+        let insert = "INSERT INTO ledger (message_id) VALUES (?)";
+        sqlx::query(insert).bind(id).execute(conn).await.map(|_| ())
+    }
+
+    async fn create(conn: &mut MySqlConnection) -> sqlx::Result<()> {
+        let create = "CREATE TABLE IF NOT EXISTS ledger (message_id VARCHAR(255) NOT NULL)";
+        sqlx::query(create).execute(conn).await.map(|_| ())
+    }
+}
+
 impl<D: Statements> Ledger for SqlStore<D> {
     async fn note(tx: &mut SqlTx<D>, id: &str) -> Result<(), BoxError> {
         Ok(D::insert(tx.conn(), id).await?)
     }
 
-    async fn prepare(&self) -> Result<(), BoxError> {
+    async fn prepare(&self, url: &str) -> Result<(), BoxError> {
         self.migrate().await?;
-        let name = ConsumerName::new("setup")?;
-        let (mut tx, _) = self.begin_claim(&ClaimRequest::none(&name)).await?;
-        D::create(tx.conn()).await?;
-        Ok(self.finish(tx).await?)
+        let mut conn = D::Connection::connect(url).await?;
+        Ok(D::create(&mut conn).await?)
     }
 
     fn queue(&self, name: &str, lease: Option<Duration>) -> Option<BoxSource> {
@@ -78,7 +90,7 @@ impl Ledger for MongoStore {
     }
 
     /// A transaction makes the collection: so careless users are.
-    async fn prepare(&self) -> Result<(), BoxError> {
+    async fn prepare(&self, _url: &str) -> Result<(), BoxError> {
         self.migrate().await?;
         let name = ConsumerName::new("setup")?;
         let (mut tx, _) = self.begin_claim(&ClaimRequest::none(&name)).await?;
@@ -101,8 +113,8 @@ impl<S: Ledger> Ledger for SplitInbox<S> {
         S::note(tx, id)
     }
 
-    fn prepare(&self) -> impl Future<Output = Result<(), BoxError>> + Send {
-        self.0.prepare()
+    fn prepare(&self, url: &str) -> impl Future<Output = Result<(), BoxError>> + Send {
+        self.0.prepare(url)
     }
 
     fn queue(&self, name: &str, lease: Option<Duration>) -> Option<BoxSource> {

@@ -19,7 +19,8 @@ use std::time::Duration;
 
 use hapax::{
     BoxSource, CallRecords, Calls, Claim, ClaimRequest, Code, Consumer, ConsumerStore, Failure, Format,
-    Handler, Identity, Message, MongoStore, Part, PgStore, Retry, SqliteStore, Store, Strategy, TypeRule,
+    Handler, Identity, Message, MongoStore, MySqlStore, Part, PgStore, Retry, SqliteStore, Store, Strategy,
+    TypeRule,
 };
 use hapax_testkit::delegate_roles;
 use ledger::Ledger;
@@ -142,9 +143,10 @@ async fn main() -> ExitCode {
     let says = |word: &str| form.iter().any(|said| said == word);
     let form = Form { split: says("split"), forever: says("forever"), eager: says("eager") };
     let ran = match store.split_once(':') {
-        Some(("sqlite", _)) => run(SqliteStore::connect(store).await, source, form).await,
-        Some(("mongodb", _)) => run(MongoStore::connect(store).await, source, form).await,
-        _ => run(PgStore::connect(store).await, source, form).await,
+        Some(("sqlite", _)) => run(SqliteStore::connect(store).await, store, source, form).await,
+        Some(("mysql", _)) => run(MySqlStore::connect(store).await, store, source, form).await,
+        Some(("mongodb", _)) => run(MongoStore::connect(store).await, store, source, form).await,
+        _ => run(PgStore::connect(store).await, store, source, form).await,
     };
     match ran {
         Ok(summary) => {
@@ -168,11 +170,12 @@ struct Form {
 
 async fn run<S: Ledger + CallRecords>(
     store: Result<S, hapax::Error>,
+    url: &str,
     source: &str,
     form: Form,
 ) -> Result<hapax::Summary, Box<dyn Error>> {
     let store = store?;
-    store.prepare().await.map_err(|error| error.to_string())?;
+    store.prepare(url).await.map_err(|error| error.to_string())?;
     let patience = (!form.forever).then(|| Form::patience(source));
     let source = source::open(&store, source, form).await?;
     let calls = Calls::new("subject", store.clone())?.lease(LEASE)?;

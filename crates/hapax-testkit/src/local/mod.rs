@@ -8,6 +8,7 @@
 
 pub(crate) mod child;
 pub(crate) mod daemon;
+pub(crate) mod mariadb;
 pub(crate) mod mongod;
 pub(crate) mod moto;
 pub(crate) mod nats_server;

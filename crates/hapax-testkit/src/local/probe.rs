@@ -1,8 +1,9 @@
 //! Does the server behind a URL answer in its own protocol?
 //!
 //! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
-//! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ
-//! and NATS the greeting, to MongoDB the question who it is, to Redis a PING, to SQS the question for its queues.
+//! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ,
+//! NATS and MariaDB the greeting, to MongoDB the question who it is, to Redis a PING, to SQS the question
+//! for its queues.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -121,6 +122,23 @@ pub(crate) fn redis(url: &str) -> Result<(), Unready> {
         answer if answer.starts_with("-NOAUTH") => Ok(()),
         answer if answer.starts_with('-') => Err(Unready::Refused(answer[1..].to_owned())),
         _ => Err(not_its_protocol("Redis")),
+    }
+}
+
+/// Waits for the greeting of the MariaDB or MySQL at `url`, which it sends once it serves clients.
+pub(crate) fn mariadb(url: &str) -> Result<(), Unready> {
+    let mut stream = connect(&ServerUrl::parse(url)?)?;
+    // A length of three bytes, a number, and then either the protocol's version, 10, or an error: 255, its number,
+    // and its words.
+    let mut head = [0; 4];
+    stream.read_exact(&mut head)?;
+    let [low, middle, high, _] = head;
+    let mut greeting = Vec::new();
+    stream.take(u64::from(u32::from_le_bytes([low, middle, high, 0]))).read_to_end(&mut greeting)?;
+    match greeting.as_slice() {
+        [10, ..] => Ok(()),
+        [255, _, _, words @ ..] => Err(Unready::Refused(String::from_utf8_lossy(words).into_owned())),
+        _ => Err(not_its_protocol("MariaDB's protocol 10")),
     }
 }
 

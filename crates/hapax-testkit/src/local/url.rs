@@ -39,6 +39,7 @@ impl<'a> ServerUrl<'a> {
             "nats" | "tls" => 4222,
             "redis" | "rediss" => 6379,
             "sqs" => 4566,
+            "mysql" | "mariadb" => 3306,
             _ => 5432,
         };
         // What follows the last colon is a port only if it is a number: `[::1]` has colons, too.
@@ -92,6 +93,7 @@ mod tests {
         assert_eq!(ServerUrl::parse("amqp://[::1]:5673/%2f")?.address()?, "[::1]:5673".parse().unwrap());
         assert_eq!(ServerUrl::parse("amqp://[::1]/%2f")?.address()?, "[::1]:5672".parse().unwrap());
         assert_eq!(ServerUrl::parse("mongodb://[::1]/")?.address()?, "[::1]:27017".parse().unwrap());
+        assert_eq!(ServerUrl::parse("mysql://root@[::1]/test")?.address()?, "[::1]:3306".parse().unwrap());
         assert!(ServerUrl::parse("localhost:5432").is_err());
         Ok(())
     }

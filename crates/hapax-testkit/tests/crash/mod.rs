@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hapax::mongodb::bson::{Document, doc};
-use hapax::sqlx::{self, Connection as _, Row as _};
+use hapax::sqlx::{self, Connection as _};
 use hapax_core::{DeadFilter, DeadLetters, Envelope};
 use hapax_testkit::process::{Running, Subject};
 
@@ -118,14 +118,17 @@ pub(crate) async fn effects(url: &str) -> BTreeMap<String, i64> {
     if url.starts_with("mongodb:") {
         return effects_in_mongodb(url).await;
     }
-    if url.starts_with("sqlite:") {
+    let rows: sqlx::Result<Vec<(String, i64)>> = if url.starts_with("sqlite:") {
         let mut conn = sqlx::SqliteConnection::connect(url).await.expect("the database opens");
-        let rows = sqlx::query(COUNT).fetch_all(&mut conn).await.expect("the ledger is there");
-        return rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-    }
-    let mut conn = sqlx::PgConnection::connect(url).await.expect("the database opens");
-    let rows = sqlx::query(COUNT).fetch_all(&mut conn).await.expect("the ledger is there");
-    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+        sqlx::query_as(COUNT).fetch_all(&mut conn).await
+    } else if url.starts_with("mysql:") {
+        let mut conn = sqlx::MySqlConnection::connect(url).await.expect("the database opens");
+        sqlx::query_as(COUNT).fetch_all(&mut conn).await
+    } else {
+        let mut conn = sqlx::PgConnection::connect(url).await.expect("the database opens");
+        sqlx::query_as(COUNT).fetch_all(&mut conn).await
+    };
+    rows.expect("the ledger is there").into_iter().collect()
 }
 
 async fn effects_in_mongodb(url: &str) -> BTreeMap<String, i64> {

@@ -45,6 +45,8 @@ pub(crate) async fn tally(url: &str) -> Result<Tally, BoxError> {
     }
     let (messages, effects): (i64, i64) = if url.starts_with("sqlite:") {
         sqlx::query_as(COUNT).fetch_one(&mut sqlx::SqliteConnection::connect(url).await?).await?
+    } else if url.starts_with("mysql:") {
+        sqlx::query_as(COUNT).fetch_one(&mut sqlx::MySqlConnection::connect(url).await?).await?
     } else {
         sqlx::query_as(COUNT).fetch_one(&mut sqlx::PgConnection::connect(url).await?).await?
     };

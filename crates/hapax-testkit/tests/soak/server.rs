@@ -107,6 +107,8 @@ pairs! {
         Database::postgres().await, Broker::nats().await, Length::from_environment();
     case_05_case_16_case_17_postgres_and_sqs:
         Database::postgres().await, Broker::sqs().await, Length::from_environment();
+    case_05_case_16_case_17_mariadb_and_rabbitmq:
+        Database::mariadb().await, Broker::rabbitmq().await, Length::from_environment();
     case_05_case_16_case_17_mongodb_and_rabbitmq:
         Database::mongodb().await, Broker::rabbitmq().await, Length::from_environment();
     case_05_case_16_case_17_sqlite_and_rabbitmq:

@@ -1,7 +1,7 @@
-//! Orders in SQLite and PostgreSQL.
+//! Orders in SQLite, PostgreSQL and MySQL or MariaDB.
 
-use hapax::sqlx::{self, Connection as _, PgConnection, SqliteConnection};
-use hapax::{BoxError, BoxPublisher, BoxSource, PgStore, PgTx, SqliteStore, SqliteTx};
+use hapax::sqlx::{self, Connection as _, MySqlConnection, PgConnection, SqliteConnection};
+use hapax::{BoxError, BoxPublisher, BoxSource, MySqlStore, MySqlTx, PgStore, PgTx, SqliteStore, SqliteTx};
 
 use super::{Books, Order};
 
@@ -80,3 +80,4 @@ macro_rules! books {
 
 books!(SqliteStore, SqliteTx, SqliteConnection, "$1", "$2");
 books!(PgStore, PgTx, PgConnection, "$1", "$2");
+books!(MySqlStore, MySqlTx, MySqlConnection, "?", "?");

@@ -3,13 +3,14 @@
 use hapax::sqlx::{self, Connection as _, SqliteConnection};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{
-    PrivateMongo, PrivateNats, PrivatePostgres, PrivateRabbit, PrivateSqs, Server, require,
+    PrivateMariaDb, PrivateMongo, PrivateNats, PrivatePostgres, PrivateRabbit, PrivateSqs, Server, require,
 };
 use tempfile::TempDir;
 
 /// A store of one's own.
 pub(crate) enum Database {
     Postgres(PrivatePostgres),
+    MariaDb(PrivateMariaDb),
     MongoDb(PrivateMongo),
     /// A file is not stopped: somebody else has it locked.
     Sqlite(TempDir, Option<SqliteConnection>),
@@ -21,6 +22,13 @@ impl Database {
             return None;
         }
         Some(Self::Postgres(PrivatePostgres::start().await.expect("a server of its own")))
+    }
+
+    pub(crate) async fn mariadb() -> Option<Self> {
+        if !require(Server::PrivateMariaDb) {
+            return None;
+        }
+        Some(Self::MariaDb(PrivateMariaDb::start().await.expect("a server of its own")))
     }
 
     pub(crate) async fn mongodb() -> Option<Self> {
@@ -37,6 +45,7 @@ impl Database {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Postgres(_) => "PostgreSQL",
+            Self::MariaDb(_) => "MariaDB",
             Self::MongoDb(_) => "MongoDB",
             Self::Sqlite(..) => "SQLite",
         }
@@ -45,6 +54,7 @@ impl Database {
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Postgres(server) => server.url("postgres"),
+            Self::MariaDb(server) => server.url("test"),
             Self::MongoDb(server) => server.url("shop"),
             Self::Sqlite(folder, _) => format!("sqlite:{}", folder.path().join("shop.db").display()),
         }
@@ -55,6 +65,8 @@ impl Database {
         match self {
             Self::Postgres(server) if orderly => server.stop_orderly().await.expect("it stops"),
             Self::Postgres(server) => server.stop().await.expect("it stops"),
+            Self::MariaDb(server) if orderly => server.stop_orderly().await.expect("it stops"),
+            Self::MariaDb(server) => server.stop().await.expect("it stops"),
             Self::MongoDb(server) if orderly => server.stop_orderly().await.expect("it stops"),
             Self::MongoDb(server) => server.stop().await.expect("it stops"),
             Self::Sqlite(_, lock) => {
@@ -68,6 +80,7 @@ impl Database {
     pub(crate) async fn give_back(&mut self) {
         match self {
             Self::Postgres(server) => server.start_again().await.expect("it starts again"),
+            Self::MariaDb(server) => server.start_again().await.expect("it starts again"),
             Self::MongoDb(server) => server.start_again().await.expect("it starts again"),
             Self::Sqlite(_, lock) => {
                 if let Some(holder) = lock.take() {
