@@ -4,7 +4,7 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{mongod, node, postmaster},
+    local::{mariadb, mongod, node, postmaster},
     steps,
 };
 
@@ -66,6 +66,8 @@ fn missing() -> Vec<&'static str> {
         ("postgresql", postmaster::binaries().is_err()),
         ("postgresql-client", !in_path("psql")),
         ("rabbitmq-server", node::program().is_err()),
+        ("mariadb-server", mariadb::program().is_err()),
+        ("mariadb-client", !in_path("mariadb")),
         ("python3-venv", mongod::program().is_err() && !has_venv()),
     ];
     needs.into_iter().filter_map(|(package, missing)| missing.then_some(package)).collect()

@@ -16,6 +16,7 @@ use std::{
 use crate::{
     failure::{Context, Failure, Result},
     local::{
+        mariadb::{self, MariaDb},
         mongod::{Mongod, REPLICA_SET},
         node::Node,
         port,
@@ -30,11 +31,13 @@ use crate::{
 const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
 const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
 const MONGODB: &str = "HAPAX_TEST_MONGODB";
+const MARIADB: &str = "HAPAX_TEST_MARIADB";
 
 /// What the tests use if nothing is said.
 const POSTGRES_PORT: u16 = 5432;
 const RABBITMQ_PORT: u16 = 5672;
 const MONGODB_PORT: u16 = 27017;
+const MARIADB_PORT: u16 = 3306;
 const DATABASE: &str = "test";
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
@@ -45,11 +48,12 @@ pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
     mongodb: String,
+    mariadb: String,
     _own: Ours,
 }
 
 /// Those that this run started.
-type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>);
+type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>, Option<Own<MariaDb>>);
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {
@@ -64,7 +68,9 @@ impl Servers {
         let (postgres, own_postgres) = ensure_postgres()?;
         let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
         let (mongodb, own_mongodb) = ensure_mongodb()?;
-        Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
+        let (mariadb, own_mariadb) = ensure_mariadb()?;
+        let own = (own_postgres, own_rabbitmq, own_mongodb, own_mariadb);
+        Ok(Self { postgres, rabbitmq, mongodb, mariadb, _own: own })
     }
 
     /// Tells the example `bank` where they are.
@@ -77,7 +83,11 @@ impl Servers {
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)
+        command
+            .env(POSTGRES, &self.postgres)
+            .env(RABBITMQ, &self.rabbitmq)
+            .env(MONGODB, &self.mongodb)
+            .env(MARIADB, &self.mariadb)
     }
 }
 
@@ -138,6 +148,23 @@ fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
     Ok((own.server.url(""), Some(own)))
 }
 
+fn ensure_mariadb() -> Result<(String, Option<Own<MariaDb>>)> {
+    let usual = format!("mysql://{}@{}/{}", mariadb::USER, local(MARIADB_PORT), mariadb::DATABASE);
+    let (url, named) = named_or(MARIADB, usual);
+    let reason = match probe::mariadb(&url) {
+        Ok(()) => return Ok((found("MariaDB", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the MariaDB that {MARIADB} names cannot be used: {reason}")));
+    }
+    if compose("mariadb", MARIADB_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_mariadb().context("starting MariaDB")?;
+    Ok((own.server.url(mariadb::DATABASE), Some(own)))
+}
+
 fn start_postgres() -> io::Result<Own<Postmaster>> {
     let folder = Folder::create("postgres")?;
     let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
@@ -163,6 +190,15 @@ fn start_mongodb() -> io::Result<Own<Mongod>> {
     eprintln!("MongoDB: starting one at {} for this run", server.address());
     server.start()?;
     until_ready("MongoDB", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
+}
+
+fn start_mariadb() -> io::Result<Own<MariaDb>> {
+    let folder = Folder::create("mariadb")?;
+    let mut server = MariaDb::create(&folder.0, address(MARIADB_PORT)?, &[("max-connections", "500")])?;
+    eprintln!("MariaDB: starting one at {} for this run", server.address());
+    server.start()?;
+    until_ready("MariaDB", || server.is_ready())?;
     Ok(Own { server, _folder: folder })
 }
 

@@ -59,9 +59,12 @@ impl Builder<MySql> {
     }
 }
 
-/// Transactions that are not begun by us are read-only: what follows an early end of ours takes no effect.
-const READ_COMMITTED: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY";
-const REPEATABLE_READ: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+/// Transactions that are not begun by us are read-only, and none is a statement's own: what follows an early end of
+/// ours takes no effect. Without the second, MariaDB commits the first statement after a deadlock.
+const READ_COMMITTED: &str =
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY; SET autocommit = 0";
+const REPEATABLE_READ: &str =
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET autocommit = 0";
 
 impl Driver for MySql {
     type Sql = Script;
@@ -189,7 +192,7 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
     }
 
     async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
-        const SET_UP: &str = "SET sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'); \
+        const SET_UP: &str = "SET autocommit = 1, sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'); \
                               SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
         const ASK: &str =
             "SELECT CONNECTION_ID(), CAST(@@max_allowed_packet AS SIGNED), @@innodb_rollback_on_timeout";
