@@ -139,10 +139,10 @@ impl<D: Dialect> Store for SqlStore<D> {
     async fn begin_claim(&self, request: &ClaimRequest<'_>) -> Result<(Self::Tx, Vec<Claim>)> {
         let (held, claims, token) = self.open(request).await?;
         let ours = request.keys.iter().zip(&claims).filter(|(_, claim)| claim.is_ours());
-        let taken = ours.map(|(key, _)| key.id.clone()).collect();
+        let ids = ours.map(|(key, _)| key.id.clone()).collect();
         let consumer = request.consumer.clone();
         let meta = TxMeta::new(consumer.clone());
-        Ok((SqlTx { held, consumer, taken, token, meta }, claims))
+        Ok((SqlTx { held, consumer, taken: ids, token, meta }, claims))
     }
 
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {

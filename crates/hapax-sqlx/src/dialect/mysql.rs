@@ -320,22 +320,13 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
         match code.parse().unwrap_or(0_u16) {
             // read-only: by option, by transaction, by mode; no space: on disk, in a table, for an engine
             1290 | 1792 | 1836 | 1021 | 1114 => (ErrorKind::Unavailable, Code::StoreReadOnly),
-            // too many connections, out of memory, limits of a user, shutting down, aborted, killed, not ready
-            1040
-            | 1041
-            | 1037
-            | 1038
-            | 1053
-            | 1077..=1080
-            | 1152..=1154
-            | 1156..=1161
-            | 1184
-            | 1203
-            | 1226
-            | 1927
-            | 4031 => (ErrorKind::Unavailable, Code::StoreUnavailable),
-            // Galera: not ready for use
-            1047 => (ErrorKind::Unavailable, Code::StoreUnavailable),
+            // too many connections, out of memory, limits of a user
+            1040 | 1041 | 1037 | 1038 | 1203 | 1226
+            // shutting down, aborted, killed, timed out; Galera is not ready. A packet that is too large, 1153, is not
+            // among them: it would be tried for ever.
+            | 1047 | 1053 | 1077..=1080 | 1152 | 1154 | 1156..=1161 | 1184 | 1927 | 4031 => {
+                (ErrorKind::Unavailable, Code::StoreUnavailable)
+            }
             // a deadlock, a wait for a lock that was too long, a row that changed since the snapshot
             1213 | 1205 | 1020 | 3572 => (ErrorKind::Conflict, Code::StoreConflict),
             // refused: database, user, table, column, privilege, routine, plugin
