@@ -91,6 +91,7 @@ fn missing() -> Vec<&'static str> {
         ("postgresql-client", !in_path("psql")),
         ("rabbitmq-server", node::program().is_err()),
         ("mariadb-server", mariadb::program().is_err()),
+        ("mariadb-client", !in_path("mariadb")),
         ("nats-server", nats_server::program().is_err()),
         ("redis-server", redis_server::program().is_err()),
         ("python3-venv", (mongod::program().is_err() || moto::program().is_err()) && !has_venv()),

@@ -47,13 +47,14 @@ impl<D: Dialect> SqlStore<D> {
         Self::builder(url).connect().await
     }
 
-    /// A store at a URL: `postgres://…`, `sqlite:path/to/file.db` (created if it is missing).
+    /// A store at a URL: `postgres://…`, `mysql://…` (MariaDB, too), `sqlite:path/to/file.db` (created if it is
+    /// missing).
     pub fn builder(url: &str) -> Builder<D> {
         Builder::new(D::options(url))
     }
 
     /// A store by the driver's own options, which keep what they say but for what the store rests on:
-    /// SQLite is run with WAL, `synchronous = FULL` and foreign keys.
+    /// SQLite is run with WAL, `synchronous = FULL` and foreign keys, MySQL and MariaDB with strict SQL and utf8mb4.
     pub fn with_options(options: Options<D>) -> Builder<D> {
         Builder::new(Ok(options))
     }
@@ -138,10 +139,10 @@ impl<D: Dialect> Store for SqlStore<D> {
     async fn begin_claim(&self, request: &ClaimRequest<'_>) -> Result<(Self::Tx, Vec<Claim>)> {
         let (held, claims, token) = self.open(request).await?;
         let ours = request.keys.iter().zip(&claims).filter(|(_, claim)| claim.is_ours());
-        let taken = ours.map(|(key, _)| key.id.clone()).collect();
+        let ids = ours.map(|(key, _)| key.id.clone()).collect();
         let consumer = request.consumer.clone();
         let meta = TxMeta::new(consumer.clone());
-        Ok((SqlTx { held, consumer, taken, token, meta }, claims))
+        Ok((SqlTx { held, consumer, taken: ids, token, meta }, claims))
     }
 
     async fn finish(&self, mut tx: Self::Tx) -> Result<()> {

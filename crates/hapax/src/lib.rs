@@ -59,7 +59,7 @@ pub use hapax_redis as redis;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use hapax_sqlx::{self as sql, sqlx};
 #[cfg(feature = "mysql")]
-pub use hapax_sqlx::{MySqlStore, MySqlTx};
+pub use hapax_sqlx::{Isolation, MySqlStore, MySqlTx};
 #[cfg(feature = "postgres")]
 pub use hapax_sqlx::{PgStore, PgTx};
 #[cfg(feature = "sqlite")]

@@ -59,9 +59,12 @@ impl Builder<MySql> {
     }
 }
 
-/// Transactions that are not begun by us are read-only: what follows an early end of ours takes no effect.
-const READ_COMMITTED: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY";
-const REPEATABLE_READ: &str = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY";
+/// Transactions that are not begun by us are read-only, and none is a statement's own: what follows an early end of
+/// ours takes no effect. Without the second, MariaDB commits the first statement after a deadlock.
+const READ_COMMITTED: &str =
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY; SET autocommit = 0";
+const REPEATABLE_READ: &str =
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY; SET autocommit = 0";
 
 impl Driver for MySql {
     type Sql = Script;
@@ -189,7 +192,7 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
     }
 
     async fn open(options: &Options<Self>) -> Result<Raw<Self>, sqlx::Error> {
-        const SET_UP: &str = "SET sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'); \
+        const SET_UP: &str = "SET autocommit = 1, sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES'); \
                               SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
         const ASK: &str =
             "SELECT CONNECTION_ID(), CAST(@@max_allowed_packet AS SIGNED), @@innodb_rollback_on_timeout";
@@ -317,22 +320,13 @@ SELECT 1 FROM information_schema.tables WHERE table_schema = DATABASE() AND tabl
         match code.parse().unwrap_or(0_u16) {
             // read-only: by option, by transaction, by mode; no space: on disk, in a table, for an engine
             1290 | 1792 | 1836 | 1021 | 1114 => (ErrorKind::Unavailable, Code::StoreReadOnly),
-            // too many connections, out of memory, limits of a user, shutting down, aborted, killed, not ready
-            1040
-            | 1041
-            | 1037
-            | 1038
-            | 1053
-            | 1077..=1080
-            | 1152..=1154
-            | 1156..=1161
-            | 1184
-            | 1203
-            | 1226
-            | 1927
-            | 4031 => (ErrorKind::Unavailable, Code::StoreUnavailable),
-            // Galera: not ready for use
-            1047 => (ErrorKind::Unavailable, Code::StoreUnavailable),
+            // too many connections, out of memory, limits of a user
+            1040 | 1041 | 1037 | 1038 | 1203 | 1226
+            // shutting down, aborted, killed, timed out; Galera is not ready. A packet that is too large, 1153, is not
+            // among them: it would be tried for ever.
+            | 1047 | 1053 | 1077..=1080 | 1152 | 1154 | 1156..=1161 | 1184 | 1927 | 4031 => {
+                (ErrorKind::Unavailable, Code::StoreUnavailable)
+            }
             // a deadlock, a wait for a lock that was too long, a row that changed since the snapshot
             1213 | 1205 | 1020 | 3572 => (ErrorKind::Conflict, Code::StoreConflict),
             // refused: database, user, table, column, privilege, routine, plugin

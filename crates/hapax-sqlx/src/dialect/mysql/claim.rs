@@ -127,9 +127,10 @@ impl<'k> Claiming<'k> {
         }
         let Self { inbox, consumer, token, .. } = self;
         let ids = || self.keys.iter().filter(|key| !rivals.contains(key)).map(|key| key.id.as_str());
-        let done = match self.is_users {
-            true => format!(", i.state = 0, i.lease_until = NULL, i.processed_at = {NOW}"),
-            false => String::new(),
+        let done = if self.is_users {
+            format!(", i.state = 0, i.lease_until = NULL, i.processed_at = {NOW}")
+        } else {
+            String::new()
         };
         let (rows, ids) = (rows(inbox, consumer, ids()), listed(ids()));
         let text = format!(
