@@ -182,7 +182,7 @@ impl Redis {
             let named: redis::RedisResult<()> =
                 redis::cmd("CLIENT").arg("SETNAME").arg(&self.name).query_async(&mut connection).await;
             match named {
-                Err(cause) if error::is_loss(&cause) => Err(cause),
+                Err(cause) if error::is_loss(&cause) || cause.code() == Some("NOAUTH") => Err(cause),
                 _ => Ok(connection),
             }
         };

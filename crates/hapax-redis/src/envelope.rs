@@ -67,13 +67,11 @@ impl Place {
 
 /// A field as a header. One that is not text counts as absent.
 fn line((name, value): Field) -> Option<(String, String)> {
-    match (String::from_utf8(name), String::from_utf8(value)) {
-        (Ok(name), Ok(value)) => Some((name, value)),
-        _ => {
-            tracing::debug!("a field that is not text was left out of the headers");
-            None
-        }
-    }
+    let (Ok(name), Ok(value)) = (String::from_utf8(name), String::from_utf8(value)) else {
+        tracing::debug!("a field that is not text was left out of the headers");
+        return None;
+    };
+    Some((name, value))
 }
 
 /// Takes a field out and answers with its first value.

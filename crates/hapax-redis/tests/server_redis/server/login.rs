@@ -1,27 +1,26 @@
 //! Who may connect, and what then.
 
-use hapax_core::{Code, ErrorKind, Publisher, Source};
+use hapax_core::{Code, ErrorKind, Publisher, Settler, Source};
 use hapax_redis::Redis;
 use hapax_testkit::servers::{PrivateRedis, Server, require};
 
 use crate::broker::{GROUP, Stream, kind_and_code, message, redis};
+use crate::by_hand::{acks, settle, take};
 
 #[tokio::test]
 async fn credentials_that_are_refused_are_an_error_at_the_start() {
     if !require(Server::PrivateRedis) {
         return;
     }
-    let users = [("requirepass", "pass/word"), ("user", "reader on >secret ~* +@read +client +info")];
-    let server = PrivateRedis::start_with(&users).await.unwrap();
+    let server = PrivateRedis::start_with(&[("requirepass", "pass/word")]).await.unwrap();
     let broker = Redis::new(&server.url()).unwrap();
     let owner = broker.clone().password("pass/word");
     owner.publisher().check().await.unwrap();
-    Redis::new(&server.url().replace("redis://", "redis://:pass%2Fword@"))
-        .unwrap()
-        .publisher()
-        .check()
-        .await
-        .unwrap();
+    let owners = server.url().replace("redis://", "redis://:pass%2Fword@");
+    Redis::new(&owners).unwrap().publisher().check().await.unwrap();
+    let mut reader = redis::cmd("ACL");
+    reader.arg("SETUSER").arg("reader").arg(&["on", ">secret", "~*", "+@read", "+client", "+info"]);
+    Stream::on(&owners, "none").ask::<()>(&reader);
     owner.publisher().declare_group("orders", GROUP).await.unwrap();
 
     for wrong in [broker.clone(), broker.clone().username("reader").password("wrong-secret")] {
@@ -36,6 +35,33 @@ async fn credentials_that_are_refused_are_an_error_at_the_start() {
     assert_eq!(kind_and_code(&refused), (ErrorKind::Statement, Code::NotPublished), "{refused}");
     let refused = reader.source("orders", "other").declare().prepare(1).await.unwrap_err();
     assert_eq!(kind_and_code(&refused), (ErrorKind::Setup, Code::BrokerRefused), "{refused}");
+}
+
+/// As `docs/brokers/redis.md` grants them.
+#[tokio::test]
+async fn the_documented_permissions_are_enough_to_consume() {
+    if !require(Server::PrivateRedis) {
+        return;
+    }
+    let server = PrivateRedis::start().await.unwrap();
+    let owner = Redis::new(&server.url()).unwrap();
+    owner.publisher().declare_group("orders", GROUP).await.unwrap();
+    owner.publisher().publish_all(vec![message("orders", 1)]).await.unwrap();
+    let page = include_str!("../../../../../docs/brokers/redis.md");
+    let granted = page.lines().find_map(|line| line.strip_prefix("ACL SETUSER orders ")).unwrap();
+    let mut grant = redis::cmd("ACL");
+    grant.arg("SETUSER").arg("orders").arg(granted.split(' ').collect::<Vec<_>>());
+    Stream::on(&server.url(), "none").ask::<()>(&grant);
+
+    let mut source = owner.username("orders").password("PASSWORD").source("orders", GROUP);
+    source.prepare(5).await.unwrap();
+    let delivery = take(&mut source, 1).await;
+    assert!(source.settler().extend(vec![*delivery[0].receipt()]).await.iter().all(Result::is_ok));
+    settle(&source, acks(delivery)).await;
+    source.close().await;
+    let consumers: Vec<redis::Value> =
+        Stream::on(&server.url(), "none").ask(redis::cmd("XINFO").arg("CONSUMERS").arg("orders").arg(GROUP));
+    assert!(consumers.is_empty(), "it may leave the group");
 }
 
 #[tokio::test]
