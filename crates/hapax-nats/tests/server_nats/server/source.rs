@@ -187,3 +187,30 @@ async fn a_consumer_that_is_deleted_and_created_again_is_consumed_again() {
     settle(&source, acks(delivery)).await;
     source.close().await;
 }
+
+/// With a backlog, so that the request that stands is being answered all the time.
+#[tokio::test]
+async fn a_source_that_is_closed_under_load_leaves_nothing_to_an_ack_wait() {
+    if !require(Server::Nats) {
+        return;
+    }
+    let stream = Stream::declared("closed").await; // 30 s
+    publish(&stream, 0..2_000).await;
+    let mut came = std::collections::BTreeSet::new();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let mut turns = 0;
+    while came.len() < 2_000 {
+        assert!(tokio::time::Instant::now() < deadline, "{} came", came.len());
+        let mut source = source(&nats(), &stream, 64).await;
+        // Closed with the request full, half full, or just made.
+        for _ in 0..turns % 4 + 1 {
+            let Ok(fetched) = timeout(Duration::from_secs(1), source.next(50)).await else { break };
+            let Ok(Fetched::Batch(batch)) = fetched else { panic!("a batch") };
+            came.extend(numbers(&batch));
+            settle(&source, acks(batch)).await;
+        }
+        source.close().await;
+        turns += 1;
+    }
+    assert!(stream.all_acked().await);
+}
