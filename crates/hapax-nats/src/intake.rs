@@ -33,6 +33,8 @@ const STEADY: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long the request at the goodbye stands.
 const MOMENT: Duration = Duration::from_millis(20);
+/// How long it may take to be answered.
+const HEARD: Duration = Duration::from_millis(500);
 /// Below this, restarts and lost connections alone can use the limit up.
 const SMALL_MAX_DELIVER: i64 = 20;
 
@@ -183,6 +185,7 @@ impl Intake {
         let info = api.consumer(&link, stream, consumer).await?;
         self.refuse_unfit(&info.config)?;
         self.warn_of_small_limits(&info.config);
+        self.warn_of_dropped(&link, &info).await;
         Ok(Found { link: Arc::new(link), ack_wait: shortest_ack_wait(&info.config) })
     }
 
@@ -212,6 +215,24 @@ impl Intake {
             tracing::warn!(
                 %stream, %consumer, max_ack_pending = config.max_ack_pending, in_flight = self.capacity,
                 "max_ack_pending is less than what the workers can have in hand: batches stay small"
+            );
+        }
+    }
+
+    /// A stream with limits drops messages whether or not they were read. A consumer with a filter cannot tell
+    /// how many of these were meant for it, and whoever may not ask about the stream is not told.
+    async fn warn_of_dropped(&self, link: &Link, info: &consumer::Info) {
+        let begun = info.delivered.consumer_sequence > 0;
+        let filtered = !info.config.filter_subject.is_empty() || !info.config.filter_subjects.is_empty();
+        if !begun || filtered {
+            return;
+        }
+        let Ok(first) = self.broker.api().first_sequence(link, &self.stream).await else { return };
+        let dropped = first.saturating_sub(info.delivered.stream_sequence + 1);
+        if dropped > 0 {
+            tracing::warn!(
+                stream = %self.stream, consumer = %self.consumer, messages = dropped,
+                "the stream dropped messages before the consumer had read them: they are lost to it"
             );
         }
     }
@@ -343,7 +364,7 @@ impl Intake {
         if link.client.publish_with_reply(subject, address, request.into()).await.is_err() {
             return false;
         }
-        match timeout(PATIENCE, farewell.inbox.next()).await {
+        match timeout(HEARD, farewell.inbox.next()).await {
             Ok(Some(message)) => self.take_back(message, ledger) > 0,
             _ => false,
         }
