@@ -56,6 +56,14 @@ impl Api {
         self.ask(link, &format!("CONSUMER.INFO.{stream}.{consumer}"), &Value::Null, &what).await
     }
 
+    /// The number of a stream's first message, or of the next one if there is none.
+    pub(crate) async fn first_sequence(&self, link: &Link, stream: &str) -> Result<u64, Error> {
+        let what = format!("stream \"{stream}\"");
+        let info: stream::Info =
+            self.ask(link, &format!("STREAM.INFO.{stream}"), &Value::Null, &what).await?;
+        Ok(info.state.first_sequence)
+    }
+
     /// Creates the stream and the consumer where they are missing, and leaves them alone where they are not.
     pub(crate) async fn declare(
         &self,

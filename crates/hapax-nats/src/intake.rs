@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer;
-use async_nats::{HeaderMap, Message, StatusCode, Subscriber};
-use futures::StreamExt;
+use async_nats::{Message, StatusCode, Subscriber};
+use futures::{FutureExt, StreamExt};
 use hapax_core::{Error, ErrorKind, Settler};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -32,7 +32,9 @@ const STEADY: Duration = Duration::from_secs(10);
 /// A pause after an answer that asking again at once would only repeat.
 const PAUSE: Duration = Duration::from_millis(250);
 /// How long the request at the goodbye stands.
-const MOMENT: Duration = Duration::from_millis(1);
+const MOMENT: Duration = Duration::from_millis(20);
+/// How long it may take to be answered.
+const HEARD: Duration = Duration::from_millis(500);
 /// Below this, restarts and lost connections alone can use the limit up.
 const SMALL_MAX_DELIVER: i64 = 20;
 
@@ -50,6 +52,20 @@ pub(crate) struct Intake {
 pub(crate) struct Found {
     link: Arc<Link>,
     pub(crate) ack_wait: Duration,
+}
+
+/// The request for messages that stands, and where they come to.
+struct Standing {
+    inbox: Subscriber,
+    /// How many of them are still to come.
+    left: usize,
+}
+
+/// Where the last requests are answered. Not where other answers come: the client looks for those by their
+/// subject, and a message has the one it was published under.
+struct Farewell {
+    address: String,
+    inbox: Subscriber,
 }
 
 /// Why no more messages come on a connection.
@@ -115,15 +131,15 @@ impl Intake {
         loop {
             let since = Instant::now();
             ledger.begin(Arc::clone(&link));
-            let mut inbox = None;
+            let mut standing = None;
             let loss = tokio::select! {
-                loss = self.take_in(&link, &ledger, &mut inbox) => loss,
-                () = stop.cancelled() => return self.leave(inbox, &ledger).await,
+                loss = self.take_in(&link, &ledger, &mut standing) => loss,
+                () = stop.cancelled() => return self.leave(standing, &ledger).await,
             };
             self.report(&loss);
             ledger.end();
             ledger.metrics.connections_lost.increment(1);
-            drop((inbox, link));
+            drop((standing, link));
             if since.elapsed() > STEADY {
                 backoff = Backoff::new();
             }
@@ -169,6 +185,7 @@ impl Intake {
         let info = api.consumer(&link, stream, consumer).await?;
         self.refuse_unfit(&info.config)?;
         self.warn_of_small_limits(&info.config);
+        self.warn_of_dropped(&link, &info).await;
         Ok(Found { link: Arc::new(link), ack_wait: shortest_ack_wait(&info.config) })
     }
 
@@ -202,30 +219,48 @@ impl Intake {
         }
     }
 
+    /// A stream with limits drops messages whether or not they were read. A consumer with a filter cannot tell
+    /// how many of these were meant for it, and whoever may not ask about the stream is not told.
+    async fn warn_of_dropped(&self, link: &Link, info: &consumer::Info) {
+        let begun = info.delivered.consumer_sequence > 0;
+        let filtered = !info.config.filter_subject.is_empty() || !info.config.filter_subjects.is_empty();
+        if !begun || filtered {
+            return;
+        }
+        let Ok(first) = self.broker.api().first_sequence(link, &self.stream).await else { return };
+        let dropped = first.saturating_sub(info.delivered.stream_sequence + 1);
+        if dropped > 0 {
+            tracing::warn!(
+                stream = %self.stream, consumer = %self.consumer, messages = dropped,
+                "the stream dropped messages before the consumer had read them: they are lost to it"
+            );
+        }
+    }
+
     /// Returns when the connection or the consumer is lost.
-    async fn take_in(&self, link: &Link, ledger: &Arc<Ledger>, inbox: &mut Option<Subscriber>) -> Loss {
+    async fn take_in(&self, link: &Link, ledger: &Arc<Ledger>, standing: &mut Option<Standing>) -> Loss {
         tokio::select! {
-            loss = self.pull(link, ledger, inbox) => loss,
+            loss = self.pull(link, ledger, standing) => loss,
             () = link.lost() => Loss::Connection,
             () = keep_buffered(ledger) => Loss::Connection, // never: it goes on for ever
         }
     }
 
     /// Asks for as many messages as there is room for, again and again.
-    async fn pull(&self, link: &Link, ledger: &Ledger, inbox: &mut Option<Subscriber>) -> Loss {
+    async fn pull(&self, link: &Link, ledger: &Ledger, standing: &mut Option<Standing>) -> Loss {
         let (client, address) = (&link.client, link.client.new_inbox());
         let subject = self.broker.api().next(&self.stream, &self.consumer);
-        let Ok(subscribed) = client.subscribe(address.clone()).await else { return Loss::Connection };
-        let messages = inbox.insert(subscribed);
+        let Ok(inbox) = client.subscribe(address.clone()).await else { return Loss::Connection };
+        let standing = standing.insert(Standing { inbox, left: 0 });
         loop {
-            let room = ledger.room(self.capacity).await;
+            standing.left = ledger.room(self.capacity).await;
             let since = Instant::now();
-            let request = self.request(room).into();
+            let request = self.request(standing.left).into();
             if client.publish_with_reply(subject.clone(), address.clone(), request).await.is_err() {
                 return Loss::Connection;
             }
             let lost = tokio::select! {
-                lost = self.receive(ledger, messages, room) => lost,
+                lost = self.receive(ledger, standing) => lost,
                 words = link.refusal(&subject, since) => Some(Loss::Consumer(words)),
             };
             if let Some(lost) = lost {
@@ -249,12 +284,12 @@ impl Intake {
     }
 
     /// Takes in what answers one request; nothing if it has come to its end as it should.
-    async fn receive(&self, ledger: &Ledger, inbox: &mut Subscriber, room: usize) -> Option<Loss> {
+    async fn receive(&self, ledger: &Ledger, standing: &mut Standing) -> Option<Loss> {
         let silence = self.heartbeat() * 3;
         let cluster = ledger.cluster();
-        let mut left = room;
+        let Standing { inbox, left } = standing;
         let mut chunks = inbox.ready_chunks(CHUNK);
-        while left > 0 {
+        while *left > 0 {
             let chunk = match timeout(silence, chunks.next()).await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => return Some(Loss::Connection),
@@ -263,15 +298,11 @@ impl Intake {
             let end = chunk.iter().filter_map(status).find(|status| !matches!(status, Status::Alive));
             let received: Vec<_> =
                 chunk.into_iter().filter_map(|message| self.received(cluster.as_deref(), message)).collect();
-            left = left.saturating_sub(received.len());
+            *left = if end.is_some() { 0 } else { left.saturating_sub(received.len()) };
             ledger.receive(received);
             match end {
-                None | Some(Status::Alive) => {}
-                Some(Status::Over) => return None,
-                Some(Status::Held) => {
-                    sleep(PAUSE).await;
-                    return None;
-                }
+                None | Some(Status::Alive | Status::Over) => {}
+                Some(Status::Held) => sleep(PAUSE).await,
                 Some(Status::Lost(reason)) => return Some(Loss::Consumer(reason)),
             }
         }
@@ -279,11 +310,11 @@ impl Intake {
     }
 
     /// Takes nothing more, lets what is in hand be settled, and hands back the rest.
-    async fn leave(&self, inbox: Option<Subscriber>, ledger: &Arc<Ledger>) {
+    async fn leave(&self, standing: Option<Standing>, ledger: &Arc<Ledger>) {
         ledger.close();
         let settler = NatsSettler::new(Arc::clone(ledger));
-        if let Some(inbox) = inbox {
-            let _ = timeout(PATIENCE, self.drain(inbox, ledger)).await;
+        if let Some(standing) = standing {
+            let _ = timeout(PATIENCE, self.dismiss(standing, ledger)).await;
         }
         settler.give_up(ledger.give_up_buffered()).await;
         if timeout(PATIENCE, ledger.drained()).await.is_err() {
@@ -293,29 +324,58 @@ impl Intake {
         ledger.end();
     }
 
-    /// Takes in what is on its way, so that it can be handed back.
-    async fn drain(&self, mut inbox: Subscriber, ledger: &Ledger) {
-        let cluster = ledger.cluster();
-        if inbox.drain().await.is_err() {
+    /// Ends the request that stands, which the server has no word for.
+    ///
+    /// What it sends to an inbox that is gone would be nobody's until the ack wait has passed. So first the request
+    /// gets what there is for it. And a request that nobody listens to any more must be dropped before
+    /// anything is handed back: otherwise the server drops it over the first message that is, and (2.9 does)
+    /// mislays that for an ack wait.
+    async fn dismiss(&self, mut standing: Standing, ledger: &Ledger) {
+        let Some(link) = ledger.link(Instant::now()).await else { return };
+        let address = link.client.new_inbox();
+        let Ok(inbox) = link.client.subscribe(address.clone()).await else { return };
+        let mut farewell = Farewell { address, inbox };
+        let at_once = json!({ "batch": 1, "no_wait": true });
+        while standing.left > 0 && self.last_word(&link, &mut farewell, &at_once, ledger).await {
+            while let Some(Some(message)) = standing.inbox.next().now_or_never() {
+                standing.left = standing.left.saturating_sub(self.take_back(message, ledger));
+            }
+        }
+        if standing.inbox.drain().await.is_err() {
             return;
         }
-        while let Some(message) = inbox.next().await {
-            ledger.receive(self.received(cluster.as_deref(), message).into_iter().collect());
+        while let Some(message) = standing.inbox.next().await {
+            self.take_back(message, ledger);
         }
-        if let Some(message) = self.last_word(ledger).await {
-            ledger.receive(self.received(cluster.as_deref(), message).into_iter().collect());
+        let in_a_moment = json!({ "batch": 1, "expires": nanoseconds(MOMENT) });
+        self.last_word(&link, &mut farewell, &in_a_moment, ledger).await;
+    }
+
+    /// One more request, which is over at once: whether there was a message for it.
+    async fn last_word(
+        &self,
+        link: &Link,
+        farewell: &mut Farewell,
+        request: &Value,
+        ledger: &Ledger,
+    ) -> bool {
+        let subject = self.broker.api().next(&self.stream, &self.consumer);
+        let (address, request) = (farewell.address.clone(), request.to_string());
+        if link.client.publish_with_reply(subject, address, request.into()).await.is_err() {
+            return false;
+        }
+        match timeout(HEARD, farewell.inbox.next()).await {
+            Ok(Some(message)) => self.take_back(message, ledger) > 0,
+            _ => false,
         }
     }
 
-    /// One more request, which is over at once. By it the server drops the one that nobody listens to any more.
-    ///
-    /// Otherwise it would do so over the first message that is handed back, and (2.9 does) mislay that until
-    /// its ack wait has passed. The answer may be a message.
-    async fn last_word(&self, ledger: &Ledger) -> Option<Message> {
-        let link = ledger.link(Instant::now()).await?;
-        let subject = self.broker.api().next(&self.stream, &self.consumer);
-        let request = json!({ "batch": 1, "expires": nanoseconds(MOMENT) }).to_string();
-        link.ask(&subject, HeaderMap::new(), request.into(), PATIENCE).await.ok()
+    /// Takes in what is to be handed back, and says how much that is.
+    fn take_back(&self, message: Message, ledger: &Ledger) -> usize {
+        let received: Vec<_> = self.received(ledger.cluster().as_deref(), message).into_iter().collect();
+        let count = received.len();
+        ledger.receive(received);
+        count
     }
 
     /// A delivery, but nothing for a message that only speaks about one.

@@ -84,8 +84,11 @@ impl Page {
             }
             is_ours
         });
-        buffer.retain(|delivery| held.contains_key(delivery.receipt()));
-        (before - held.len()) as u64
+        let expired = before - held.len();
+        if expired > 0 {
+            buffer.retain(|delivery| held.contains_key(delivery.receipt()));
+        }
+        expired as u64
     }
 }
 

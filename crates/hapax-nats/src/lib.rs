@@ -32,6 +32,9 @@
 //!   wait has passed: the message is somebody else's by then, and comes again as a duplicate.
 //! - A message counts as published when a stream has acknowledged it.
 //! - Ids, user names, passwords, tokens and keys are in no metric, error or `Debug` text.
+//!
+//! async-nats, the client underneath, logs under its own target: every event at level `info`, whole messages at `trace`.
+//! Keep `async_nats=warn` in the log filter.
 
 mod ack_subject;
 mod api;

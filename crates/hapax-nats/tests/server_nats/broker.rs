@@ -57,6 +57,13 @@ impl Stream {
         self.js.get_stream(&self.name).await.is_ok()
     }
 
+    /// Has a limit drop all messages but the last ones.
+    pub(crate) async fn keep(&self, last: i64) {
+        let config = self.js.get_stream(&self.name).await.unwrap().cached_info().config.clone();
+        let limited = jetstream::stream::Config { max_messages: last, ..config };
+        self.js.update_stream(limited).await.unwrap();
+    }
+
     /// How many messages the stream has stored.
     pub(crate) async fn stored(&self) -> u64 {
         self.js.get_stream(&self.name).await.unwrap().info().await.unwrap().state.messages

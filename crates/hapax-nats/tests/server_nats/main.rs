@@ -4,4 +4,5 @@
 
 mod broker;
 mod by_hand;
+mod log;
 mod server;

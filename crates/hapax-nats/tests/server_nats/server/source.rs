@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use crate::broker::{ACK_WAIT, CONSUMER, SOON, Stream, config, kind_and_code, nats, proxy, publish, through};
 use crate::by_hand::{acks, nothing_comes, numbers, settle, source, take};
+use crate::log::Log;
 
 #[tokio::test]
 async fn the_buffer_bounds_what_is_unsettled() {
@@ -186,4 +187,55 @@ async fn a_consumer_that_is_deleted_and_created_again_is_consumed_again() {
     assert_eq!(numbers(&delivery), [1], "a new consumer begins anew");
     settle(&source, acks(delivery)).await;
     source.close().await;
+}
+
+/// With a backlog, so that the request that stands is being answered all the time.
+#[tokio::test]
+async fn a_source_that_is_closed_under_load_leaves_nothing_to_an_ack_wait() {
+    if !require(Server::Nats) {
+        return;
+    }
+    let stream = Stream::declared("closed").await; // 30 s
+    publish(&stream, 0..2_000).await;
+    let mut came = std::collections::BTreeSet::new();
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let mut turns = 0;
+    while came.len() < 2_000 {
+        assert!(tokio::time::Instant::now() < deadline, "{} came", came.len());
+        let mut source = source(&nats(), &stream, 64).await;
+        // Closed with the request full, half full, or just made.
+        for _ in 0..=turns % 4 {
+            let Ok(fetched) = timeout(Duration::from_secs(1), source.next(50)).await else { break };
+            let Ok(Fetched::Batch(batch)) = fetched else { panic!("a batch") };
+            came.extend(numbers(&batch));
+            settle(&source, acks(batch)).await;
+        }
+        source.close().await;
+        turns += 1;
+    }
+    assert!(stream.all_acked().await);
+}
+
+#[tokio::test]
+async fn a_stream_that_dropped_what_was_not_read_is_warned_of() {
+    if !require(Server::Nats) {
+        return;
+    }
+    let stream = Stream::declared("dropped").await;
+    publish(&stream, 0..10).await;
+    let mut first = source(&nats(), &stream, 3).await;
+    let in_hand = take(&mut first, 3).await; // there is room for no more
+    first.close().await;
+    drop(in_hand);
+    stream.keep(2).await;
+
+    let log = Log::listen();
+    let mut second = source(&nats(), &stream, 3).await;
+    assert!(log.contains("before the consumer had read"), "{:?}", log.lines);
+    assert_eq!(numbers(&take(&mut second, 2).await), [8, 9]);
+    second.close().await;
+    let log = Log::listen();
+    second = source(&nats(), &stream, 3).await;
+    assert!(!log.contains("before the consumer had read"), "all that is there was read: {:?}", log.lines);
+    second.close().await;
 }
