@@ -29,12 +29,21 @@ pub struct Capabilities {
     pub extend_every: Option<Duration>,
     /// It ends by itself, as a file does.
     pub ends: bool,
+    /// It forgets the messages of a lane only up to the first unsettled one, as a log's committed offset does.
+    /// What was acked behind that comes again after a restart, and is a duplicate.
+    pub acks_prefixes: bool,
 }
 
 impl Capabilities {
     /// None of them.
     pub const fn none() -> Self {
-        Self { knows_redelivered: false, ordered: false, extend_every: None, ends: false }
+        Self {
+            knows_redelivered: false,
+            ordered: false,
+            extend_every: None,
+            ends: false,
+            acks_prefixes: false,
+        }
     }
 
     /// It says whether a delivery was delivered before (builder style).
@@ -55,6 +64,13 @@ impl Capabilities {
     #[must_use]
     pub const fn extending_every(mut self, period: Duration) -> Self {
         self.extend_every = Some(period);
+        self
+    }
+
+    /// It forgets the messages of a lane only up to the first unsettled one (builder style).
+    #[must_use]
+    pub const fn acking_prefixes(mut self) -> Self {
+        self.acks_prefixes = true;
         self
     }
 

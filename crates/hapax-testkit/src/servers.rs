@@ -27,6 +27,7 @@
 //! [`REQUIRE_SERVERS`], and with it a server that is missing fails the test instead of skipping it.
 
 mod database;
+mod kafka;
 mod mongodb;
 mod postgres;
 mod rabbitmq;
@@ -42,10 +43,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::local::{mongod, node, port, postmaster, probe, url::ServerUrl};
+use crate::local::{mongod, node, port, postmaster, probe, tansu, url::ServerUrl};
 
 pub use self::{
     database::TestDatabase,
+    kafka::PrivateKafka,
     mongodb::{MongoDatabase, PrivateMongo},
     postgres::PrivatePostgres,
     rabbitmq::PrivateRabbit,
@@ -76,6 +78,10 @@ pub enum Server {
     PrivateRabbit,
     /// MongoDB's program, from which [`PrivateMongo`] starts a server.
     PrivateMongo,
+    /// The shared Kafka at [`kafka_url`].
+    Kafka,
+    /// A Kafka-protocol broker's program, from which [`PrivateKafka`] starts a broker.
+    PrivateKafka,
 }
 
 impl Server {
@@ -98,6 +104,11 @@ impl Server {
             Self::PrivatePostgres => postmaster::binaries().err().map(|error| error.to_string()),
             Self::PrivateRabbit => node::program().err().map(|error| error.to_string()),
             Self::PrivateMongo => mongod::program().err().map(|error| error.to_string()),
+            Self::Kafka => {
+                let url = kafka_url();
+                probe::kafka(&url).err().map(|reason| failed(&url, reason))
+            }
+            Self::PrivateKafka => tansu::program().err().map(|error| error.to_string()),
         }
     }
 }
@@ -164,6 +175,13 @@ pub fn rabbitmq_url() -> String {
 pub fn mongodb_url() -> String {
     let usual = "mongodb://127.0.0.1:27017/?replicaSet=rs0&directConnection=true";
     env::var("HAPAX_TEST_MONGODB").unwrap_or_else(|_| usual.into())
+}
+
+/// The shared Kafka: `HAPAX_TEST_KAFKA`, or `kafka://127.0.0.1:9092`.
+///
+/// Tests use topics and groups of their own: [`unique`].
+pub fn kafka_url() -> String {
+    env::var("HAPAX_TEST_KAFKA").unwrap_or_else(|_| "kafka://127.0.0.1:9092".into())
 }
 
 /// The address in a PostgreSQL, RabbitMQ or MongoDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,

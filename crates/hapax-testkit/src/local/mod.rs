@@ -14,4 +14,5 @@ pub(crate) mod op_msg;
 pub(crate) mod port;
 pub(crate) mod postmaster;
 pub(crate) mod probe;
+pub(crate) mod tansu;
 pub(crate) mod url;

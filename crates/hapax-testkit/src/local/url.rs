@@ -36,6 +36,7 @@ impl<'a> ServerUrl<'a> {
         let usual = match self.scheme {
             "amqp" | "amqps" => 5672,
             "mongodb" => 27017,
+            "kafka" => 9092,
             _ => 5432,
         };
         // What follows the last colon is a port only if it is a number: `[::1]` has colons, too.

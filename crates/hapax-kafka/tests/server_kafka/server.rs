@@ -1,0 +1,6 @@
+//! Everything that needs the broker, under the path by which such tests are chosen.
+
+mod conformance;
+mod outage;
+mod publisher;
+mod source;
