@@ -220,6 +220,8 @@ impl KafkaPublisher {
             ("acks", "all"),
             ("message.timeout.ms", &timeout),
             ("partitioner", "murmur2_random"),
+            // The broker knows its limit; the client's own, a little below the usual one, would get in first.
+            ("message.max.bytes", "16777216"),
             // A topic that was found and has gone is reported soon.
             ("topic.metadata.propagation.max.ms", "2000"),
         ]);

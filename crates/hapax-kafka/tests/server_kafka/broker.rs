@@ -47,13 +47,19 @@ pub(crate) fn message(topic: &str, number: u32) -> Outgoing {
 
 /// The shared broker.
 pub(crate) fn kafka() -> Kafka {
-    Kafka::from_url(&kafka_url()).unwrap()
+    quick(Kafka::from_url(&kafka_url()).unwrap())
+}
+
+/// Tansu lets a group wait for members that may still come, for half as long as a member may be silent.
+pub(crate) fn quick(kafka: Kafka) -> Kafka {
+    let kafka = kafka.property("session.timeout.ms", "2000").unwrap();
+    kafka.property("heartbeat.interval.ms", "300").unwrap()
 }
 
 /// A broker of this test's own, behind a proxy.
 pub(crate) async fn behind_a_proxy() -> (PrivateKafka, Proxy, Kafka) {
     let (private, proxy) = PrivateKafka::start_behind().await.unwrap();
-    let kafka = Kafka::from_url(&private.url()).unwrap();
+    let kafka = quick(Kafka::from_url(&private.url()).unwrap());
     (private, proxy, kafka)
 }
 
