@@ -15,7 +15,7 @@ pub(crate) struct Trouble {
 }
 
 impl Trouble {
-    fn note(&self, code: RDKafkaErrorCode, reason: &str) {
+    pub(crate) fn note(&self, code: RDKafkaErrorCode, reason: &str) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         // A refusal says more than that nobody is there afterwards.
         if last.as_ref().is_none_or(|(known, _)| !is_refusal(*known) || is_refusal(code)) {

@@ -305,9 +305,10 @@ impl KafkaPublisher {
 
     fn failed(&self, opened: &Opened, topic: &str, cause: &KafkaError) -> Error {
         opened.found().remove(topic);
-        if opened.client.client().fatal_error().is_some() {
+        if let Some((code, reason)) = opened.client.client().fatal_error() {
             // It sends nothing any more: the next call gets another.
             self.lock().take();
+            opened.trouble.note(code, &reason);
         }
         error::not_published(topic, cause, &opened.trouble, &self.shared.broker.address())
     }

@@ -13,13 +13,12 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// A topic of this test's own.
 pub(crate) struct Topic {
     pub(crate) name: String,
-    pub(crate) kafka: Kafka,
     pub(crate) publisher: KafkaPublisher,
 }
 
 impl Topic {
     pub(crate) async fn created(kafka: &Kafka, prefix: &str, partitions: u16) -> Self {
-        let topic = Self { name: unique(prefix), kafka: kafka.clone(), publisher: kafka.publisher() };
+        let topic = Self { name: unique(prefix), publisher: kafka.publisher() };
         topic.publisher.create_topic_of(&topic.name, partitions).await.unwrap();
         topic
     }
