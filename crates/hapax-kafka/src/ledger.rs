@@ -55,6 +55,7 @@ struct Book {
     lost: Vec<Lane>,
     /// Records that are held ready of one partition.
     buffer: usize,
+    commit_failed: bool,
     failed: Option<Error>,
     connected: bool,
     closed: bool,
@@ -251,7 +252,7 @@ impl Ledger {
         let mut parted = Parted { commits: Vec::new(), in_hand: 0 };
         for place in places {
             let Some(mut partition) = book.remove(place) else { continue };
-            if let Some(position) = partition.progress.to_commit() {
+            if let Some(position) = partition.progress.due() {
                 parted.commits.push((place.clone(), position));
             }
             if partition.progress.in_hand() > 0 {
@@ -317,24 +318,31 @@ impl Ledger {
     }
 
     /// How far each partition may be committed, where the broker was not told yet.
-    pub(crate) fn to_commit(&self) -> Vec<(Place, i64)> {
+    pub(crate) fn due(&self) -> Vec<(Place, i64)> {
         let mut book = self.book();
         let partitions = book.partitions.values_mut();
-        let commits =
-            partitions.filter_map(|partition| Some((partition.place(), partition.progress.to_commit()?)));
+        let commits = partitions.filter_map(|partition| Some((partition.place(), partition.progress.due()?)));
         commits.collect()
     }
 
-    /// Whether there is something to commit and nothing in hand: then there is no reason to wait.
+    /// Whether there is something to commit and nothing in hand: then there is no reason to wait, unless the last
+    /// commit failed.
     pub(crate) fn is_idle_with_commits(&self) -> bool {
         let book = self.book();
         let mut partitions = book.partitions.values();
-        book.in_hand() == 0 && partitions.any(|partition| partition.progress.has_to_commit())
+        !book.commit_failed && book.in_hand() == 0 && partitions.any(|partition| partition.progress.has_to_commit())
+    }
+
+    /// A commit succeeded.
+    pub(crate) fn told(&self) {
+        self.book().commit_failed = false;
     }
 
     /// A commit failed: everything is to be committed once more.
     pub(crate) fn untell(&self) {
-        self.book().partitions.values_mut().for_each(|partition| partition.progress.untold());
+        let mut book = self.book();
+        book.commit_failed = true;
+        book.partitions.values_mut().for_each(|partition| partition.progress.untold());
     }
 
     /// Waits until everything handed over has been settled, or can no longer be.
@@ -427,7 +435,7 @@ mod tests {
         receive(&ledger, 0, 0..1);
         assert_eq!(batch(&ledger, 1).len(), 1);
         ledger.settle(&acks(stale));
-        assert!(ledger.to_commit().is_empty());
+        assert!(ledger.due().is_empty());
     }
 
     #[test]
@@ -439,7 +447,7 @@ mod tests {
         let in_hand = batch(&ledger, 10);
         assert_eq!(ledger.part(&[place(0)], Duration::ZERO).in_hand, 2);
         ledger.settle(&acks(in_hand));
-        assert_eq!(ledger.to_commit(), [(place(1), 1)], "the other partition goes on");
+        assert_eq!(ledger.due(), [(place(1), 1)], "the other partition goes on");
         assert!(matches!(ledger.take(1), Supply::Lost(lanes) if *lanes == [Lane("orders/0".into())]));
     }
 

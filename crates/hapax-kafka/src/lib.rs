@@ -43,6 +43,7 @@
 
 mod backoff;
 mod broker;
+mod commit;
 mod context;
 mod envelope;
 mod error;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 
 use crate::context::{self, Trouble};
@@ -49,15 +49,19 @@ impl GroupContext {
         );
     }
 
+    /// Commits and waits for the answer. An asynchronous commit would not be answered at all: the client tells its
+    /// outcome to a callback that is not to be had here.
     pub(crate) fn commit_now(&self, consumer: &BaseConsumer<Self>, commits: &[(Place, i64)]) {
         let committed = list(commits).and_then(|offsets| consumer.commit(&offsets, CommitMode::Sync));
         self.note_commit(committed);
     }
 
-    pub(crate) fn note_commit(&self, result: KafkaResult<()>) {
+    fn note_commit(&self, result: KafkaResult<()>) {
         match result {
-            Ok(()) => self.ledger.metrics.commits.increment(1),
-            Err(KafkaError::ConsumerCommit(RDKafkaErrorCode::NoOffset)) => {}
+            Ok(()) => {
+                self.ledger.metrics.commits.increment(1);
+                self.ledger.told();
+            }
             Err(error) => {
                 self.ledger.metrics.commits_failed.increment(1);
                 self.ledger.untell();
@@ -127,9 +131,5 @@ impl ConsumerContext for GroupContext {
         {
             tracing::debug!(group = %self.group, %error, "partitions could not be resumed");
         }
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
-        self.note_commit(result);
     }
 }

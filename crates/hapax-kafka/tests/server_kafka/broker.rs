@@ -8,7 +8,7 @@ use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{PrivateKafka, kafka_url, unique};
 
 /// Longer than anything here takes, so that a test fails instead of hanging.
-pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// A topic of this test's own.
 pub(crate) struct Topic {

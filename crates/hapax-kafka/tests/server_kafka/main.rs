@@ -5,4 +5,5 @@
 mod broker;
 mod by_hand;
 mod groups;
+mod handover;
 mod server;

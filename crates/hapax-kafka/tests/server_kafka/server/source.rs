@@ -9,6 +9,7 @@ use hapax_testkit::servers::{Server, require, unique};
 
 use crate::broker::{SOON, Topic, kafka, kind_and_code, quick};
 use crate::by_hand::{acks, nothing_comes, numbers, settle, take};
+use crate::handover::a_revoked_partition_is_finished_and_committed_first;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_topic_that_does_not_exist_is_an_error_and_is_not_created() {
@@ -29,7 +30,9 @@ async fn a_topic_that_does_not_exist_is_an_error_and_is_not_created() {
 async fn what_is_missing_from_the_configuration_is_named() {
     let kafka = Kafka::new(["127.0.0.1:1"]);
     let none: [&str; 0] = [];
-    for mut source in [kafka.source(none, "g"), kafka.source(["^orders.*"], "g"), kafka.source(["orders"], "")] {
+    for mut source in
+        [kafka.source(none, "g"), kafka.source(["^orders.*"], "g"), kafka.source(["orders"], "")]
+    {
         let error = source.prepare(1).await.unwrap_err();
         assert_eq!(kind_and_code(&error), (ErrorKind::Setup, Code::ConfigWrongValue));
     }
@@ -83,7 +86,8 @@ async fn a_record_has_an_id_of_the_brokers_making() {
     let mut source = kafka().source([&topic.name], unique("group"));
     let batch = take(&mut source, 2).await;
     let identity: Identity = "broker-id".parse().unwrap();
-    let ids: Vec<_> = batch.iter().map(|delivery| identity.of(&delivery.envelope).unwrap().to_string()).collect();
+    let ids: Vec<_> =
+        batch.iter().map(|delivery| identity.of(&delivery.envelope).unwrap().to_string()).collect();
     assert!(ids[0].ends_with(&format!("/{}/0/0", topic.name)) && ids[1].ends_with("/0/1"), "{ids:?}");
     topic.delete().await;
 }
@@ -101,8 +105,30 @@ async fn case_36_ids_come_through_byte_for_byte() {
     topic.publisher.publish_all(messages.to_vec()).await.unwrap();
     let mut source = kafka().source([&topic.name], unique("group"));
     let came = take(&mut source, ids.len()).await;
-    let came: Vec<_> = came.iter().map(|delivery| delivery.envelope.properties.message_id.clone().unwrap()).collect();
+    let came: Vec<_> =
+        came.iter().map(|delivery| delivery.envelope.properties.message_id.clone().unwrap()).collect();
     assert_eq!(came, ids);
+    topic.delete().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_18_a_revoked_partition_is_finished_and_committed_first_eager() {
+    if !require(Server::Kafka) {
+        return;
+    }
+    let topic = Topic::created(&kafka(), "eager", 2).await;
+    let kafka = kafka().property("partition.assignment.strategy", "range").unwrap();
+    a_revoked_partition_is_finished_and_committed_first(&kafka, &topic.name).await;
+    topic.delete().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_18_a_revoked_partition_is_finished_and_committed_first_cooperative() {
+    if !require(Server::Kafka) {
+        return;
+    }
+    let topic = Topic::created(&kafka(), "cooperative", 2).await;
+    a_revoked_partition_is_finished_and_committed_first(&kafka(), &topic.name).await;
     topic.delete().await;
 }
 
