@@ -330,7 +330,9 @@ impl Ledger {
     pub(crate) fn is_idle_with_commits(&self) -> bool {
         let book = self.book();
         let mut partitions = book.partitions.values();
-        !book.commit_failed && book.in_hand() == 0 && partitions.any(|partition| partition.progress.has_to_commit())
+        !book.commit_failed
+            && book.in_hand() == 0
+            && partitions.any(|partition| partition.progress.has_to_commit())
     }
 
     /// A commit succeeded.

@@ -19,6 +19,7 @@ pub(crate) struct Tansu {
     program: PathBuf,
     address: SocketAddr,
     advertised: SocketAddr,
+    asks_for_login: bool,
     daemon: Daemon,
 }
 
@@ -27,7 +28,13 @@ impl Tansu {
     /// `advertised`, which may be a proxy's address.
     pub(crate) fn create(folder: &Path, address: SocketAddr, advertised: SocketAddr) -> io::Result<Self> {
         let daemon = Daemon::new("Kafka", folder, Signal::Kill);
-        Ok(Self { program: program()?, address, advertised, daemon })
+        Ok(Self { program: program()?, address, advertised, asks_for_login: false, daemon })
+    }
+
+    /// The same, letting nobody in without a login; and as there are no users, nobody at all.
+    pub(crate) fn asking_for_login(mut self) -> Self {
+        self.asks_for_login = true;
+        self
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -51,6 +58,9 @@ impl Tansu {
             .args(["--listener-url", &format!("tcp://{}", self.address)])
             .args(["--advertised-listener-url", &format!("tcp://{}", self.advertised)])
             .args(["--storage-engine", "memory://tansu/"]);
+        if self.asks_for_login {
+            command.arg("--authentication");
+        }
         self.daemon.start(&mut command)
     }
 

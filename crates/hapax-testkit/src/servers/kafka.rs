@@ -34,6 +34,14 @@ impl PrivateKafka {
         Self::started(address, address).await
     }
 
+    /// A broker that asks for a login (SASL, without TLS) and refuses every one.
+    pub async fn start_refusing() -> io::Result<Self> {
+        let address = port::free_address()?;
+        let folder = folder()?;
+        let broker = Tansu::create(folder.path(), address, address)?.asking_for_login();
+        Self::serving(broker, folder).await
+    }
+
     /// A broker behind a proxy. Clients of Kafka connect to the address that the broker tells them, so this one
     /// tells them the proxy's; [`url`](Self::url) is that address, too.
     pub async fn start_behind() -> io::Result<(Self, Proxy)> {
@@ -43,8 +51,12 @@ impl PrivateKafka {
     }
 
     async fn started(address: SocketAddr, advertised: SocketAddr) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix("hapax-kafka-").tempdir()?;
+        let folder = folder()?;
         let broker = Tansu::create(folder.path(), address, advertised)?;
+        Self::serving(broker, folder).await
+    }
+
+    async fn serving(broker: Tansu, folder: TempDir) -> io::Result<Self> {
         let mut private = Self { broker, _folder: folder };
         private.start_again().await?;
         Ok(private)
@@ -73,4 +85,8 @@ impl PrivateKafka {
         self.broker.start()?;
         until("Kafka answers", STARTING, || self.broker.is_ready()).await
     }
+}
+
+fn folder() -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix("hapax-kafka-").tempdir()
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use hapax_core::{Code, Envelope, ErrorKind, Identity, Outgoing, Publisher, Source};
 use hapax_kafka::Kafka;
 use hapax_testkit::process::Subject;
-use hapax_testkit::servers::{Server, require, unique};
+use hapax_testkit::servers::{PrivateKafka, Server, require, unique};
 
-use crate::broker::{SOON, Topic, kafka, kind_and_code, quick};
+use crate::broker::{SOON, Topic, kafka, kind_and_code, message, quick};
 use crate::by_hand::{acks, nothing_comes, numbers, settle, take};
 use crate::handover::a_revoked_partition_is_finished_and_committed_first;
 
@@ -23,6 +23,37 @@ async fn a_topic_that_does_not_exist_is_an_error_and_is_not_created() {
             assert_eq!(kind_and_code(&error), (ErrorKind::Setup, Code::QueueMissing));
             assert!(error.to_string().contains(&topic), "{error}");
         }
+    }
+}
+
+/// No waiting mends a wrong password, so it is told at once, by source and publisher alike, and shown nowhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn wrong_credentials_are_an_error_that_does_not_show_them() {
+    if !require(Server::PrivateKafka) {
+        return;
+    }
+    let broker = PrivateKafka::start_refusing().await.unwrap();
+    let mut kafka = Kafka::from_url(&broker.url()).unwrap();
+    for (name, value) in [
+        ("security.protocol", "SASL_PLAINTEXT"),
+        ("sasl.mechanism", "SCRAM-SHA-512"),
+        ("sasl.username", "someone"),
+        ("sasl.password", "hunter2"),
+    ] {
+        kafka = kafka.property(name, value).unwrap();
+    }
+    let (mut source, publisher) = (kafka.source(["orders"], "orders"), kafka.publisher());
+    let published = publisher.publish(vec![message("orders", 1)]).await.remove(0);
+    for error in [
+        source.check().await.unwrap_err(),
+        source.prepare(1).await.unwrap_err(),
+        publisher.check().await.unwrap_err(),
+        publisher.create_topic("orders").await.unwrap_err(),
+        published.unwrap_err(),
+    ] {
+        assert_eq!(kind_and_code(&error), (ErrorKind::Setup, Code::BrokerRefused), "{error}");
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("someone") && !shown.contains("hunter2"), "{shown}");
     }
 }
 
