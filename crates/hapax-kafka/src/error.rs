@@ -32,6 +32,12 @@ pub(crate) fn no_answer(address: &str, limit: Duration, trouble: &Trouble) -> Er
     }
 }
 
+/// A question was not answered.
+pub(crate) fn unanswered(error: &KafkaError) -> Error {
+    let context = "the cluster does not answer now";
+    Error::new(ErrorKind::Unavailable, Code::BrokerUnavailable, context).because(error.to_string())
+}
+
 /// A topic cannot be read or written.
 pub(crate) fn topic(topic: &str, code: Kafka) -> Error {
     let (kind, hapax, context) = match code {

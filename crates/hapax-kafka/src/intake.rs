@@ -28,7 +28,9 @@ const POLL: Duration = Duration::from_millis(20);
 /// The same while a full partition is paused, which is to go on as soon as there is room.
 const POLL_PAUSED: Duration = Duration::from_millis(2);
 /// How long one question to the cluster may take before it is asked again.
-const ANSWER: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(1);
+/// How long to listen for what the client reports beside an answer that did not come.
+const REPORTS: Duration = Duration::from_millis(50);
 
 /// What to consume, and how.
 pub(crate) struct Intake {
@@ -96,8 +98,8 @@ impl Intake {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let found = self.find(&consumer, left.min(ANSWER));
-            let _ = consumer.poll(Duration::ZERO); // nothing is subscribed: only reports come
             let Err(cause) = found else { return Ok(consumer) };
+            hear(&consumer);
             if let Some(refusal) = trouble.refusal(&address) {
                 return Err(refusal);
             }
@@ -248,6 +250,14 @@ impl Intake {
             self.ledger.metrics.reconnects.increment(1);
             tracing::info!(group = %self.group, "consuming again");
         }
+    }
+}
+
+/// Serves what the client reports. Each poll serves one report, and as nothing is subscribed, nothing else comes.
+fn hear(consumer: &GroupConsumer) {
+    let until = Instant::now() + REPORTS;
+    while Instant::now() < until {
+        let _ = consumer.poll(REPORTS / 5);
     }
 }
 

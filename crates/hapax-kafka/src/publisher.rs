@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
-use hapax_core::{Error, Outgoing, Publisher};
+use hapax_core::{Error, ErrorKind, Outgoing, Publisher};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -25,6 +25,8 @@ type Client = FutureProducer<PlainContext>;
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client reports a message that was not confirmed in time itself, a little late.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long one question to the cluster may take before it is asked again.
+const ANSWER: Duration = Duration::from_secs(1);
 /// How long a full send queue is given to empty before it is tried again.
 const QUEUE_FULL: Duration = Duration::from_millis(5);
 /// The broker's own default for the number of partitions or replicas.
@@ -95,14 +97,46 @@ impl KafkaPublisher {
     ///
     /// `Code::BrokerRefused` or `Code::BrokerUnavailable`.
     pub async fn check(&self) -> Result<(), Error> {
-        let opened = self.open()?;
-        let client = opened.client.clone();
-        let ask = move |limit| client.client().fetch_metadata(None, limit).map(drop);
-        let limit = self.shared.broker.time_to_connect();
-        let answered = spawn_blocking(move || ask(limit)).await;
-        match answered {
-            Ok(Ok(())) => Ok(()),
-            _ => Err(self.silence(&opened.trouble)),
+        self.reach().await
+    }
+
+    async fn reach(&self) -> Result<(), Error> {
+        let all_topics = |client: &Client, limit| match client.client().fetch_metadata(None, limit) {
+            Ok(_) => Ok(()),
+            Err(cause) => Err(error::unanswered(&cause)),
+        };
+        self.ask(&self.open()?, all_topics).await
+    }
+
+    /// Asks the cluster until it answers, or until it is clear that it will not. The client tells of a refused login in
+    /// its reports only, and meanwhile answers nothing.
+    async fn ask<T: Send + 'static>(
+        &self,
+        opened: &Opened,
+        question: impl Fn(&Client, Duration) -> Result<T, Error> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        let (limit, address) = (self.shared.broker.time_to_connect(), self.shared.broker.address());
+        let deadline = Instant::now() + limit;
+        let mut backoff = Backoff::new();
+        loop {
+            let (question, client) = (question.clone(), opened.client.clone());
+            let left = deadline.saturating_duration_since(Instant::now()).min(ANSWER);
+            match spawn_blocking(move || question(&client, left)).await {
+                Ok(Ok(answer)) => {
+                    opened.trouble.forget();
+                    return Ok(answer);
+                }
+                Ok(Err(cause)) if cause.kind() == ErrorKind::Setup => return Err(cause),
+                _ => {}
+            }
+            if let Some(refusal) = opened.trouble.refusal(&address) {
+                return Err(refusal);
+            }
+            let wait = backoff.wait();
+            if Instant::now() + wait >= deadline {
+                return Err(error::no_answer(&address, limit, &opened.trouble));
+            }
+            sleep(wait).await;
         }
     }
 
@@ -132,9 +166,9 @@ impl KafkaPublisher {
     }
 
     async fn create_topic_as(&self, name: &str, topic: NewTopic<'_>) -> Result<(), Error> {
-        let (admin, trouble) = self.admin()?;
-        let created = admin.create_topics([&topic], &self.in_time()).await;
-        match self.outcome(created, &trouble)? {
+        self.reach().await?;
+        let created = self.admin()?.create_topics([&topic], &self.in_time()).await;
+        match self.outcome(created)? {
             Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => self.until_usable(name).await,
             Err((_, code)) => Err(error::topic(name, code)),
         }
@@ -146,12 +180,12 @@ impl KafkaPublisher {
     ///
     /// `Code::BrokerRefused` if it may not be deleted, `Code::BrokerUnavailable` if the cluster cannot be reached.
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
-        let (admin, trouble) = self.admin()?;
-        let deleted = admin.delete_topics(&[name], &self.in_time()).await;
+        self.reach().await?;
+        let deleted = self.admin()?.delete_topics(&[name], &self.in_time()).await;
         if let Some(opened) = self.lock().as_ref() {
             opened.found().remove(name);
         }
-        match self.outcome(deleted, &trouble)? {
+        match self.outcome(deleted)? {
             Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => Ok(()),
             Err((_, code)) => Err(error::topic(name, code)),
         }
@@ -167,11 +201,10 @@ impl KafkaPublisher {
         }
     }
 
-    fn admin(&self) -> Result<(AdminClient<PlainContext>, Trouble), Error> {
-        let context = PlainContext::default();
-        let trouble = context.trouble.clone();
-        let admin = AdminClient::from_config_and_context(&self.shared.broker.config(&[]), context);
-        Ok((admin.map_err(|cause| error::settings(&cause))?, trouble))
+    fn admin(&self) -> Result<AdminClient<PlainContext>, Error> {
+        let config = self.shared.broker.config(&[]);
+        AdminClient::from_config_and_context(&config, PlainContext::default())
+            .map_err(|cause| error::settings(&cause))
     }
 
     fn in_time(&self) -> AdminOptions {
@@ -180,9 +213,10 @@ impl KafkaPublisher {
     }
 
     /// The answer about the one topic that was asked about.
-    fn outcome<T>(&self, answer: Result<Vec<T>, KafkaError>, trouble: &Trouble) -> Result<T, Error> {
-        let answer = answer.ok().and_then(|mut topics| topics.pop());
-        answer.ok_or_else(|| self.silence(trouble))
+    fn outcome<T>(&self, answer: Result<Vec<T>, KafkaError>) -> Result<T, Error> {
+        let answer = answer.map_err(|cause| error::unanswered(&cause))?.pop();
+        let (address, limit) = (self.shared.broker.address(), self.shared.broker.time_to_connect());
+        answer.ok_or_else(|| error::no_answer(&address, limit, &Trouble::default()))
     }
 
     async fn until_usable(&self, topic: &str) -> Result<(), Error> {
@@ -197,12 +231,6 @@ impl KafkaPublisher {
             }
             sleep(wait).await;
         }
-    }
-
-    fn silence(&self, trouble: &Trouble) -> Error {
-        let address = self.shared.broker.address();
-        let limit = self.shared.broker.time_to_connect();
-        trouble.refusal(&address).unwrap_or_else(|| error::no_answer(&address, limit, trouble))
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Opened>> {
@@ -237,18 +265,11 @@ impl KafkaPublisher {
         if opened.found().contains(topic) {
             return Ok(());
         }
-        let (client, name) = (opened.client.clone(), topic.to_owned());
-        let limit = self.shared.broker.time_to_connect();
-        let looked = spawn_blocking(move || topics::partitions(client.client(), &name, limit)).await;
-        match looked {
-            Ok(Ok(_)) => {
-                opened.trouble.forget();
-                opened.found().insert(topic.to_owned());
-                Ok(())
-            }
-            Ok(Err(cause)) if cause.kind() == hapax_core::ErrorKind::Setup => Err(cause),
-            _ => Err(self.silence(&opened.trouble)),
-        }
+        let name = topic.to_owned();
+        let partitions = move |client: &Client, limit| topics::partitions(client.client(), &name, limit);
+        self.ask(opened, partitions).await?;
+        opened.found().insert(topic.to_owned());
+        Ok(())
     }
 
     /// Sends a message, without waiting for its confirmation.

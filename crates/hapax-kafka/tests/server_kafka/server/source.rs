@@ -43,13 +43,13 @@ async fn wrong_credentials_are_an_error_that_does_not_show_them() {
         kafka = kafka.property(name, value).unwrap();
     }
     let (mut source, publisher) = (kafka.source(["orders"], "orders"), kafka.publisher());
-    let published = publisher.publish(vec![message("orders", 1)]).await.remove(0);
+    let refused = publisher.publish(vec![message("orders", 1)]).await.remove(0);
     for error in [
         source.check().await.unwrap_err(),
         source.prepare(1).await.unwrap_err(),
         publisher.check().await.unwrap_err(),
         publisher.create_topic("orders").await.unwrap_err(),
-        published.unwrap_err(),
+        refused.unwrap_err(),
     ] {
         assert_eq!(kind_and_code(&error), (ErrorKind::Setup, Code::BrokerRefused), "{error}");
         let shown = format!("{error} {error:?}");
