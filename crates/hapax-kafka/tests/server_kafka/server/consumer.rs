@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hapax::{Consumer, Message, Order, Outgoing, Publisher, Retry, Source, Summary};
+use hapax::{Consumer, HandlerFn, Message, Order, Outgoing, Publisher, Retry, Source, Summary};
 use hapax_kafka::{Kafka, KafkaSource};
 use hapax_testkit::memory::{MemoryStore, MemoryTx};
 use hapax_testkit::servers::{Server, eventually, require, unique};
@@ -14,14 +14,16 @@ use tokio_util::sync::CancellationToken;
 use crate::broker::{SOON, Topic, kafka, message};
 use crate::by_hand::{numbers, take};
 
-const MESSAGES: u32 = 300;
-
-/// Payloads are numbers; each has its own row.
-async fn count(tx: &mut MemoryTx, number: Message<u32>) -> hapax::Result {
-    tokio::time::sleep(Duration::from_millis(5)).await; // a handler's work
-    tx.add(&format!("row {}", *number), 1)?;
-    tx.add("handled", 1)?;
-    Ok(())
+/// Payloads are numbers; each has its own row, and each instance counts its own.
+fn counting(
+    instance: &'static str,
+) -> impl for<'a> HandlerFn<'a, MemoryTx, Message<u32>> + Clone + Sync + 'static {
+    async move |tx: &mut MemoryTx, number: Message<u32>| {
+        tokio::time::sleep(Duration::from_millis(5)).await; // a handler's work
+        tx.add(format!("row {}", *number), 1)?;
+        tx.add(instance, 1)?;
+        Ok(())
+    }
 }
 
 fn consumer(store: &MemoryStore, kafka: &Kafka, topic: &Topic) -> Consumer<MemoryStore, KafkaSource> {
@@ -47,23 +49,32 @@ async fn publish(topic: &Topic, numbers: impl Iterator<Item = u32>) {
     topic.publisher.publish_all(numbers.map(keyed).collect()).await.unwrap();
 }
 
-/// A second instance joins while the first one's handlers run, and then the first one leaves, as in a deploy.
+/// A second instance joins while the first one's handlers run, and when it is at work, the first one leaves, as in a
+/// deploy. Messages come all the time.
 async fn case_18_on(kafka: Kafka) {
     let topic = Topic::created(&kafka, "deploy", 3).await;
-    publish(&topic, 0..MESSAGES).await;
     let store = MemoryStore::new();
-    let (first, stop_first) = running(consumer(&store, &kafka, &topic).on("Counted", count));
-    eventually("the first one is at work", SOON, async || store.number("handled") > 30).await;
-    let (second, stop_second) = running(consumer(&store.reopen(), &kafka, &topic).on("Counted", count));
-    publish(&topic, MESSAGES..2 * MESSAGES).await;
-    eventually("both go on", SOON, async || store.number("handled") > i64::from(MESSAGES)).await;
+    let handled = |instance| store.number(instance);
+    let mut published = 0;
+    let mut more = async || {
+        publish(&topic, published..published + 20).await;
+        published += 20;
+        published
+    };
+    let (first, stop_first) = running(consumer(&store, &kafka, &topic).on("Counted", counting("first")));
+    eventually("the first one is at work", SOON, async || more().await > 0 && handled("first") > 0).await;
+    let again = store.reopen();
+    let (second, stop_second) = running(consumer(&again, &kafka, &topic).on("Counted", counting("second")));
+    eventually("both are at work", SOON, async || more().await > 0 && handled("second") > 0).await;
     stop_first.cancel();
-    let mut handled = first.await.unwrap().unwrap().handled;
-    eventually("none is lost", SOON, async || store.number("handled") == i64::from(2 * MESSAGES)).await;
+    let mut counted = first.await.unwrap().unwrap().handled;
+    let total = more().await;
+    let all = async || handled("first") + handled("second") == i64::from(total);
+    eventually("none is lost", SOON, all).await;
     stop_second.cancel();
-    handled += second.await.unwrap().unwrap().handled;
-    assert_eq!(handled, u64::from(2 * MESSAGES));
-    for number in 0..2 * MESSAGES {
+    counted += second.await.unwrap().unwrap().handled;
+    assert_eq!(counted, u64::from(total));
+    for number in 0..total {
         assert_eq!(store.number(&format!("row {number}")), 1, "message {number}");
     }
     topic.delete().await;
@@ -111,7 +122,7 @@ async fn a_failed_message_holds_up_its_partition_and_no_other() {
     stop.cancel();
     run.await.unwrap().unwrap();
 
-    let seen = seen.lock().unwrap();
+    let seen = seen.lock().unwrap().clone();
     assert_eq!(lanes.len(), 3);
     for lane in lanes.values() {
         let came: Vec<u32> = seen.iter().copied().filter(|number| lane.contains(number)).collect();
