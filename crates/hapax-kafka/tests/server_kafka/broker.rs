@@ -49,9 +49,11 @@ pub(crate) fn kafka() -> Kafka {
     quick(Kafka::from_url(&kafka_url()).unwrap())
 }
 
-/// Tansu lets a group wait for members that may still come, for half as long as a member may be silent.
+/// Tansu lets a group wait for members that may still come, for half as long as a member may be silent. So this is
+/// short, and long enough for a busy machine: Tansu keeps the leader of a group for ever if that goes while the group
+/// rebalances.
 pub(crate) fn quick(kafka: Kafka) -> Kafka {
-    let kafka = kafka.property("session.timeout.ms", "2000").unwrap();
+    let kafka = kafka.property("session.timeout.ms", "4000").unwrap();
     kafka.property("heartbeat.interval.ms", "300").unwrap()
 }
 

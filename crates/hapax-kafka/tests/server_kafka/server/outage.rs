@@ -11,7 +11,7 @@ use crate::broker::{SOON, Topic, behind_a_proxy, kind_and_code, message};
 use crate::by_hand::{acks, numbers, settle, take};
 
 /// Longer than the group waits for a silent member.
-const AWAY: Duration = Duration::from_secs(6);
+const AWAY: Duration = Duration::from_secs(8);
 
 /// With deliveries in hand and publishes unconfirmed: nothing is lost, what comes again are duplicates, and neither
 /// side needs a restart.
