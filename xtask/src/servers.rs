@@ -20,7 +20,7 @@ use crate::{
     failure::{Context, Failure, Result},
     local::{
         mariadb::MariaDb, mongod::Mongod, moto::Moto, nats_server::NatsServer, node::Node, port,
-        postmaster::Postmaster, probe::Unready, redis_server::RedisServer, url::ServerUrl,
+        postmaster::Postmaster, probe::Unready, redis_server::RedisServer, tansu::Tansu, url::ServerUrl,
     },
     steps,
 };
@@ -55,6 +55,7 @@ impl Servers {
             ensure::<Node>()?,
             ensure::<MariaDb>()?,
             ensure::<Mongod>()?,
+            ensure::<Tansu>()?,
             ensure::<NatsServer>()?,
             ensure::<Moto>()?,
             ensure::<RedisServer>()?,

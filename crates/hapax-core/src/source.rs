@@ -20,6 +20,7 @@ impl fmt::Display for Lane {
 /// What a source can do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(clippy::struct_excessive_bools, reason = "each answers a question of its own")]
 pub struct Capabilities {
     /// It says of a delivery whether it was delivered before.
     pub knows_redelivered: bool,
@@ -29,12 +30,21 @@ pub struct Capabilities {
     pub extend_every: Option<Duration>,
     /// It ends by itself, as a file does.
     pub ends: bool,
+    /// It forgets the messages of a lane only up to the first unsettled one, as a log's committed offset does.
+    /// What was acked behind that comes again after a restart, and is a duplicate.
+    pub acks_prefixes: bool,
 }
 
 impl Capabilities {
     /// None of them.
     pub const fn none() -> Self {
-        Self { knows_redelivered: false, ordered: false, extend_every: None, ends: false }
+        Self {
+            knows_redelivered: false,
+            ordered: false,
+            extend_every: None,
+            ends: false,
+            acks_prefixes: false,
+        }
     }
 
     /// It says whether a delivery was delivered before (builder style).
@@ -55,6 +65,13 @@ impl Capabilities {
     #[must_use]
     pub const fn extending_every(mut self, period: Duration) -> Self {
         self.extend_every = Some(period);
+        self
+    }
+
+    /// It forgets the messages of a lane only up to the first unsettled one (builder style).
+    #[must_use]
+    pub const fn acking_prefixes(mut self) -> Self {
+        self.acks_prefixes = true;
         self
     }
 

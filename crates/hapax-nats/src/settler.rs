@@ -107,4 +107,8 @@ impl Settler<Receipt> for NatsSettler {
     async fn extend(&self, receipts: Vec<Receipt>) -> Vec<Result<(), Error>> {
         join_all(receipts.into_iter().map(|receipt| self.extend_one(receipt))).await
     }
+
+    fn holds(&self, receipt: &Receipt) -> bool {
+        self.ledger.held(*receipt).is_some()
+    }
 }

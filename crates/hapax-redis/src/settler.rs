@@ -151,4 +151,8 @@ impl Settler<Receipt> for RedisSettler {
     async fn extend(&self, receipts: Vec<Receipt>) -> Vec<Result<(), Error>> {
         self.extend_all(receipts).await
     }
+
+    fn holds(&self, receipt: &Receipt) -> bool {
+        self.ledger.held(*receipt).is_some()
+    }
 }

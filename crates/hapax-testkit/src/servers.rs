@@ -27,6 +27,7 @@
 //! [`REQUIRE_SERVERS`], and with it a server that is missing fails the test instead of skipping it.
 
 mod database;
+mod kafka;
 mod mariadb;
 mod mongodb;
 mod nats;
@@ -48,12 +49,13 @@ use std::{
 };
 
 use crate::local::{
-    mariadb as mariadb_server, mongod, moto, nats_server, node, port, postmaster, probe, redis_server,
+    mariadb as mariadb_server, mongod, moto, nats_server, node, port, postmaster, probe, redis_server, tansu,
     url::ServerUrl,
 };
 
 pub use self::{
     database::TestDatabase,
+    kafka::PrivateKafka,
     mariadb::{MariaDbDatabase, PrivateMariaDb},
     mongodb::{MongoDatabase, PrivateMongo},
     nats::PrivateNats,
@@ -104,6 +106,10 @@ pub enum Server {
     PrivateSqs,
     /// MariaDB's programs, from which [`PrivateMariaDb`] starts a server.
     PrivateMariaDb,
+    /// The shared Kafka at [`kafka_url`].
+    Kafka,
+    /// A Kafka-protocol broker's program, from which [`PrivateKafka`] starts a broker.
+    PrivateKafka,
 }
 
 impl Server {
@@ -118,6 +124,7 @@ impl Server {
             Self::MariaDb => shared(mariadb_url(), probe::mariadb),
             Self::MongoDb => shared(mongodb_url(), probe::mongodb),
             Self::RabbitMq => shared(rabbitmq_url(), probe::rabbitmq),
+            Self::Kafka => shared(kafka_url(), probe::kafka),
             Self::Nats => shared(nats_url(), probe::nats),
             Self::Sqs => shared(sqs_url(), probe::sqs),
             Self::Redis => shared(redis_url(), probe::redis),
@@ -125,6 +132,7 @@ impl Server {
             Self::PrivateMariaDb => of(mariadb_server::program()),
             Self::PrivateMongo => of(mongod::program()),
             Self::PrivateRabbit => of(node::program()),
+            Self::PrivateKafka => of(tansu::program()),
             Self::PrivateNats => of(nats_server::program()),
             Self::PrivateSqs => of(moto::program()),
             Self::PrivateRedis => of(redis_server::program()),
@@ -217,7 +225,6 @@ pub fn sqs_url() -> String {
     env::var("HAPAX_TEST_SQS").unwrap_or_else(|_| "sqs://127.0.0.1:4566".into())
 }
 
-/// The address in a server's URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// The shared MariaDB, or MySQL: `HAPAX_TEST_MARIADB`, or `mysql://root@127.0.0.1:3306/test`.
 ///
 /// Tests leave its databases alone and make one of their own: [`MariaDbDatabase`].
@@ -225,7 +232,14 @@ pub fn mariadb_url() -> String {
     env::var("HAPAX_TEST_MARIADB").unwrap_or_else(|_| "mysql://root@127.0.0.1:3306/test".into())
 }
 
-/// The address in a PostgreSQL, RabbitMQ, MongoDB or MariaDB URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
+/// The shared Kafka: `HAPAX_TEST_KAFKA`, or `kafka://127.0.0.1:9092`.
+///
+/// Tests use topics and groups of their own: [`unique`].
+pub fn kafka_url() -> String {
+    env::var("HAPAX_TEST_KAFKA").unwrap_or_else(|_| "kafka://127.0.0.1:9092".into())
+}
+
+/// The address in a server's URL, for a [`Proxy`](crate::proxy::Proxy). Fails if it is no URL,
 /// or if its host is unknown.
 pub fn address(url: &str) -> io::Result<SocketAddr> {
     ServerUrl::parse(url)?.address()

@@ -309,7 +309,7 @@ impl<S: ConsumerStore, Src: Source> Consumer<S, Src> {
 
         let shared = Arc::new(Shared {
             settler: source.settler(),
-            intake: Intake::new(settings.concurrency),
+            intake: Intake::new(settings.concurrency, settings.order),
             hands: Hands::new(),
             outage: Outage::new(Arc::clone(&vitals)),
             brake: Brake::new(),

@@ -9,13 +9,14 @@ use hapax_core::Lane;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::job::Job;
+use crate::job::{Job, Order};
 
 /// Messages that were taken from the source or the waiting room and that no worker has begun.
 ///
 /// Messages of one key, or of one lane, always go to the same worker, in order: two workers that
 /// update the rows of one key would lock each other out, and in batches deadlock.
 pub(crate) struct Intake<R> {
+    order: Order,
     queues: Mutex<Queues<R>>,
     /// Each worker's own, rung when there is something that only it may take.
     bells: Vec<Notify>,
@@ -31,11 +32,11 @@ struct Queues<R> {
 }
 
 impl<R> Intake<R> {
-    pub(crate) fn new(workers: usize) -> Self {
+    pub(crate) fn new(workers: usize, order: Order) -> Self {
         let own = (0..workers).map(|_| VecDeque::new()).collect();
         let queues = Queues { shared: VecDeque::new(), own, closed: false };
         let bells = (0..workers).map(|_| Notify::new()).collect();
-        Self { queues: Mutex::new(queues), bells, bell: Notify::new() }
+        Self { order, queues: Mutex::new(queues), bells, bell: Notify::new() }
     }
 
     /// Hands messages to the workers. After `close` they come back.
@@ -47,7 +48,7 @@ impl<R> Intake<R> {
         let mut shared = 0;
         let mut own = vec![false; self.bells.len()];
         for job in jobs {
-            if let Some(worker) = job.route().map(|route| self.worker_of(route)) {
+            if let Some(worker) = job.route(self.order).map(|route| self.worker_of(route)) {
                 queues.own[worker].push_back(job);
                 own[worker] = true;
             } else {
@@ -158,7 +159,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_key_stays_with_one_worker_in_order() {
-        let intake = Intake::new(4);
+        let intake = Intake::new(4, Order::None);
         intake.push((0..20).map(|n| job(&n.to_string(), Some("k"))).collect());
         let owner = intake.worker_of("k");
         let taken = intake.take(owner, 100).await.unwrap();
@@ -167,8 +168,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn one_lane_stays_with_one_worker_where_its_order_is_kept_whatever_the_keys() {
+        let intake = Intake::new(4, Order::Lane);
+        let keyed = (0..20).map(|n| {
+            let mut job = job(&n.to_string(), Some(&format!("key {n}")));
+            job.lane = Some(lane_of("p0"));
+            job
+        });
+        intake.push(keyed.collect());
+        let taken = intake.take(intake.worker_of("p0"), 100).await.unwrap();
+        assert_eq!(ids(&taken), (0..20).map(|n| n.to_string()).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
     async fn a_batch_is_what_is_there() {
-        let intake = Intake::new(2);
+        let intake = Intake::new(2, Order::None);
         intake.push(vec![job("a", None), job("b", None), job("c", None)]);
         assert_eq!(ids(&intake.take(0, 2).await.unwrap()), ["a", "b"]);
         assert_eq!(ids(&intake.take(1, 2).await.unwrap()), ["c"]);
@@ -179,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_lost_lane_is_forgotten() {
-        let intake = Intake::new(1);
+        let intake = Intake::new(1, Order::None);
         let mut lost = job("a", None);
         lost.lane = Some(lane_of("p0"));
         intake.push(vec![lost, job("b", None)]);

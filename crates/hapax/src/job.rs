@@ -159,9 +159,12 @@ impl<R> Job<R> {
         }
     }
 
-    /// What decides the worker: the key, else the lane.
-    pub(crate) fn route(&self) -> Option<&str> {
-        self.message().and_then(|message| message.key.as_deref()).or(self.lane.as_ref().map(|lane| &*lane.0))
+    /// What decides the worker: the key, else the lane; the other way round where the lane's order is kept, which
+    /// two workers with keys of one lane would not.
+    pub(crate) fn route(&self, order: Order) -> Option<&str> {
+        let key = self.message().and_then(|message| message.key.as_deref());
+        let lane = self.lane.as_ref().map(|lane| &*lane.0);
+        if order == Order::Lane { lane.or(key) } else { key.or(lane) }
     }
 
     /// The key whose order is to be kept.

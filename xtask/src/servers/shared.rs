@@ -11,6 +11,7 @@ use crate::local::{
     postmaster::{Postmaster, ROLE},
     probe::{self, Unready},
     redis_server::RedisServer,
+    tansu::Tansu,
 };
 
 /// The database of PostgreSQL that tests begin at.
@@ -99,6 +100,13 @@ shared!(
     usual: |address| format!("mongodb://{address}/?replicaSet={REPLICA_SET}&directConnection=true"),
     create: |folder, address| Mongod::create(folder, address, &[]),
     url: |server: &Self| server.url("")
+);
+
+shared!(
+    Tansu, "Kafka (Tansu)", "HAPAX_TEST_KAFKA", "kafka", 9092, probe::kafka,
+    usual: |address| format!("kafka://{address}"),
+    create: |folder, address| Tansu::create(folder, address, address),
+    url: Self::url
 );
 
 shared!(

@@ -39,6 +39,12 @@ pub trait SourceFixture: Sized + Send + Sync + 'static {
         async { false }
     }
 
+    /// Whether what is in hand when a connection goes stays in hand, and may be settled through the next one. False:
+    /// it comes again, and the earlier receipt is stale.
+    fn receipts_outlive_connections() -> bool {
+        false
+    }
+
     /// What the broker can carry of an envelope. Left as it is: everything but the broker's own id.
     fn carried(envelope: Envelope) -> Envelope {
         let mut carried = envelope;

@@ -18,4 +18,5 @@ pub(crate) mod port;
 pub(crate) mod postmaster;
 pub(crate) mod probe;
 pub(crate) mod redis_server;
+pub(crate) mod tansu;
 pub(crate) mod url;

@@ -3,7 +3,7 @@
 //! An open port is not enough: a server that starts up or shuts down accepts connections and then refuses
 //! them, and a port may belong to something else. So one exchange is made: to PostgreSQL a login, to RabbitMQ,
 //! NATS and MariaDB the greeting, to MongoDB the question who it is, to Redis a PING, to SQS the question
-//! for its queues.
+//! for its queues, to Kafka what it understands.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -139,6 +139,21 @@ pub(crate) fn mariadb(url: &str) -> Result<(), Unready> {
         [10, ..] => Ok(()),
         [255, _, _, words @ ..] => Err(Unready::Refused(String::from_utf8_lossy(words).into_owned())),
         _ => Err(not_its_protocol("MariaDB's protocol 10")),
+    }
+}
+
+/// Asks the Kafka at `url` which requests it understands (`ApiVersions`, version 0), which every client does first.
+pub(crate) fn kafka(url: &str) -> Result<(), Unready> {
+    // Length, request 18, version 0, correlation 7, no client id.
+    const REQUEST: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 7, 0xff, 0xff];
+    let mut stream = connect(&ServerUrl::parse(url)?)?;
+    stream.write_all(&REQUEST)?;
+    // Length, correlation, error.
+    let mut answer = [0; 10];
+    stream.read_exact(&mut answer)?;
+    match answer {
+        [_, _, _, _, 0, 0, 0, 7, 0, 0] => Ok(()),
+        _ => Err(not_its_protocol("Kafka")),
     }
 }
 

@@ -40,6 +40,7 @@ impl<'a> ServerUrl<'a> {
             "redis" | "rediss" => 6379,
             "sqs" => 4566,
             "mysql" | "mariadb" => 3306,
+            "kafka" => 9092,
             _ => 5432,
         };
         // What follows the last colon is a port only if it is a number: `[::1]` has colons, too.

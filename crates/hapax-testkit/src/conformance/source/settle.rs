@@ -14,7 +14,9 @@ pub async fn an_acked_message_never_comes_again<F: SourceFixture>(fixture: &F) {
     publish_all(fixture, &numbered(6)).await;
     let mut source = ByHand::<F>::open(fixture).await;
     let mut batch = source.take(6).await;
-    let kept = batch.remove(2);
+    // Where only a prefix is forgotten, what was acked behind it comes again, too: then keep the last.
+    let place = if source.source.capabilities().acks_prefixes { 5 } else { 2 };
+    let kept = batch.remove(place);
     let kept_id = id(&kept).to_owned();
     source.ack(batch).await;
     drop(source);
@@ -87,6 +89,7 @@ pub async fn acking_the_last_does_not_ack_the_first<F: SourceFixture>(fixture: &
     let mut source = ByHand::<F>::open(fixture).await;
     let mut batch = source.take(4).await;
     let last = batch.remove(3);
+    let last_id = id(&last).to_owned();
     source.ack(vec![last]).await;
     let expected = owned(distinct(&batch));
     drop((source, batch));
@@ -95,6 +98,10 @@ pub async fn acking_the_last_does_not_ack_the_first<F: SourceFixture>(fixture: &
     let again = source.take(3).await;
     assert_eq!(owned(distinct(&again)), expected);
     source.ack(again).await;
+    if source.source.capabilities().acks_prefixes {
+        // The last one's ack was for this process only.
+        assert_eq!(id(&source.take_one().await), last_id);
+    }
 }
 
 /// Handlers end in any order, and so do the acks of their messages.
@@ -102,7 +109,8 @@ pub async fn acks_may_come_in_any_order<F: SourceFixture>(fixture: &F) {
     publish_all(fixture, &numbered(10)).await;
     let mut source = ByHand::<F>::open(fixture).await;
     let mut batch = source.take(10).await;
-    let kept = batch.remove(7);
+    let place = if source.source.capabilities().acks_prefixes { 9 } else { 7 };
+    let kept = batch.remove(place);
     let kept_id = id(&kept).to_owned();
     for n in [4, 0, 7, 3, 1, 2, 2, 0, 0] {
         let delivery = batch.remove(n.min(batch.len() - 1));
