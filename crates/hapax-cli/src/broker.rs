@@ -24,6 +24,10 @@ pub(crate) async fn of(settings: &Settings) -> Result<Broker, Error> {
     match &settings.connection {
         #[cfg(feature = "rabbitmq")]
         Connection::RabbitMq(server) => Ok(rabbit_of(server)?.into()),
+        #[cfg(feature = "kafka")]
+        Connection::Kafka(kafka) => Ok(kafka_of(kafka)?.into()),
+        #[cfg(feature = "redis")]
+        Connection::Redis(server) => Ok(redis_of(server)?.into()),
         #[cfg(feature = "nats")]
         Connection::Nats(server, login) => Ok(nats_of(server, login)?.into()),
         #[cfg(feature = "sqs")]
@@ -71,6 +75,12 @@ fn special(config: &Config, consumer: &Consumer, declare: bool) -> Result<Option
             let source = rabbit.source(&queue.value).prefetch(prefetch.value);
             Ok(Some(BoxSource::new(if declare { source.declare() } else { source })))
         }
+        #[cfg(feature = "kafka")]
+        (Some((settings, Connection::Kafka(kafka))), Source::Topics { topics, .. }) => {
+            let kafka = kafka_of(kafka).map_err(|error| placed(config, &settings.at, error))?;
+            let source = kafka.source(&topics.value, reader(consumer));
+            Ok(Some(BoxSource::new(if declare { source.declare() } else { source })))
+        }
         _ => Ok(None),
     }
 }
@@ -78,6 +88,28 @@ fn special(config: &Config, consumer: &Consumer, declare: bool) -> Result<Option
 #[cfg(feature = "rabbitmq")]
 fn rabbit_of(server: &crate::config::broker::Server) -> Result<hapax::rabbitmq::RabbitMq, Error> {
     let mut connection = hapax::rabbitmq::RabbitMq::new(server.url.expose())?;
+    if let Some(username) = &server.username {
+        connection = connection.username(username.expose());
+    }
+    if let Some(password) = &server.password {
+        connection = connection.password(password.expose());
+    }
+    if let Some(tls) = &server.tls {
+        connection = connection.ca_file(&tls.ca.value)?;
+    }
+    Ok(connection)
+}
+
+#[cfg(feature = "kafka")]
+fn kafka_of(settings: &crate::config::broker::Kafka) -> Result<hapax::kafka::Kafka, Error> {
+    let kafka = hapax::kafka::Kafka::new(&settings.servers);
+    let mut properties = settings.properties.iter();
+    properties.try_fold(kafka, |kafka, (name, value)| kafka.property(name, value.expose()))
+}
+
+#[cfg(feature = "redis")]
+fn redis_of(server: &crate::config::broker::Server) -> Result<hapax::redis::Redis, Error> {
+    let mut connection = hapax::redis::Redis::new(server.url.expose())?;
     if let Some(username) = &server.username {
         connection = connection.username(username.expose());
     }

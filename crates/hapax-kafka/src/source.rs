@@ -63,6 +63,7 @@ pub struct KafkaSource {
     reset: OffsetReset,
     drain: Option<Duration>,
     commit_every: Duration,
+    declare: bool,
     ledger: Arc<Ledger>,
     intake: Option<RunningIntake>,
 }
@@ -85,6 +86,7 @@ impl KafkaSource {
             reset: OffsetReset::default(),
             drain: None,
             commit_every: COMMIT_EVERY,
+            declare: false,
             ledger,
             intake: None,
         }
@@ -112,6 +114,23 @@ impl KafkaSource {
     pub fn commit_every(mut self, period: Duration) -> Self {
         self.commit_every = period;
         self
+    }
+
+    /// Creates topics that are missing, as [`create_topic`](crate::KafkaPublisher::create_topic) does. Without this
+    /// nothing is created, and a topic that does not exist is an error.
+    #[must_use]
+    pub fn declare(mut self) -> Self {
+        self.declare = true;
+        self
+    }
+
+    async fn create_topics(&self) -> Result<(), Error> {
+        let publisher = self.broker.publisher();
+        for topic in &self.topics {
+            publisher.create_topic(topic).await?;
+        }
+        publisher.close().await;
+        Ok(())
     }
 
     fn intake(&self) -> Result<Intake, Error> {
@@ -184,6 +203,9 @@ impl Source for KafkaSource {
 
     async fn prepare(&mut self, in_flight: usize) -> Result<(), Error> {
         if self.intake.is_none() && !self.ledger.is_closed() {
+            if self.declare {
+                self.create_topics().await?;
+            }
             self.ledger.set_buffer(in_flight.max(SMALLEST_BUFFER));
             let stop = CancellationToken::new();
             let Started { ready, gone } = self.intake()?.start(stop.clone());

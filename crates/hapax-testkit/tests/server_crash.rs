@@ -14,8 +14,8 @@ mod server {
     use hapax_core::{Envelope, Outgoing, Publisher as _};
     use hapax_testkit::process::Subject;
     use hapax_testkit::servers::{
-        MariaDbDatabase, MongoDatabase, Server, TestDatabase, nats_url, rabbitmq_url, require, sqs_url,
-        unique,
+        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, nats_url, rabbitmq_url, redis_url,
+        require, sqs_url, unique,
     };
 
     async fn database() -> TestDatabase {
@@ -264,6 +264,10 @@ mod server {
             Nats, nats_url, ["nats-before-ack", "nats-after-ack"];
         case_05_killed_at_every_step_of_sqs, case_15_a_message_from_sqs_that_kills_is_set_aside_alone:
             Sqs, sqs_url, ["sqs-before-ack", "sqs-after-ack"];
+        case_05_killed_at_every_step_of_redis, case_15_a_message_from_redis_that_kills_is_set_aside_alone:
+            Redis, redis_url, ["redis-before-ack", "redis-after-ack"];
+        case_05_killed_at_every_step_of_kafka, case_15_a_message_from_kafka_that_kills_is_set_aside_alone:
+            Kafka, kafka_url, ["kafka-before-ack", "kafka-after-ack"];
     }
 
     #[tokio::test]

@@ -75,6 +75,10 @@ impl Broker {
         match SCHEMES.iter().find(|(known, _)| *known == scheme).map(|(_, feature)| *feature) {
             #[cfg(feature = "rabbitmq")]
             Some("rabbitmq") => Ok(hapax_rabbitmq::RabbitMq::new(url)?.into()),
+            #[cfg(feature = "kafka")]
+            Some("kafka") => Ok(hapax_kafka::Kafka::from_url(url)?.into()),
+            #[cfg(feature = "redis")]
+            Some("redis") => Ok(hapax_redis::Redis::new(url)?.into()),
             #[cfg(feature = "nats")]
             Some("nats") => Ok(hapax_nats::Nats::new(url)?.into()),
             #[cfg(feature = "sqs")]
@@ -179,7 +183,10 @@ impl Publisher for BrokerPublisher {
 /// Makes a kind of broker of an adapter's own types: the broker, its publisher, and how a queue becomes a source.
 #[cfg(any(feature = "rabbitmq", feature = "kafka", feature = "nats", feature = "sqs", feature = "redis"))]
 macro_rules! kind {
-    ($broker:ty, $publisher:ty, $source:expr, close: $close:expr) => {
+    (
+        $broker:ty, $publisher:ty, $source:expr,
+        declare: $declare:ident, delete: $delete:ident, close: $close:expr
+    ) => {
         impl Kind for $broker {
             fn source(&self, reading: &Reading<'_>) -> BoxSource {
                 let source = $source(self, reading);
@@ -203,11 +210,11 @@ macro_rules! kind {
             }
 
             fn declare<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-                Box::pin(self.declare_queue(queue))
+                Box::pin(self.$declare(queue))
             }
 
             fn delete<'a>(&'a self, queue: &'a str) -> BoxFuture<'a, Result<(), Error>> {
-                Box::pin(self.delete_queue(queue))
+                Box::pin(self.$delete(queue))
             }
 
             fn close(&self) -> BoxFuture<'_, ()> {
@@ -227,7 +234,7 @@ kind!(
     hapax_rabbitmq::RabbitMq,
     hapax_rabbitmq::RabbitPublisher,
     |broker: &hapax_rabbitmq::RabbitMq, reading: &Reading<'_>| broker.source(reading.queue),
-    close: |publisher| Box::pin(publisher.close())
+    declare: declare_queue, delete: delete_queue, close: |publisher| Box::pin(publisher.close())
 );
 
 #[cfg(feature = "nats")]
@@ -237,7 +244,7 @@ kind!(
     |broker: &hapax_nats::Nats, reading: &Reading<'_>| {
         broker.source(reading.queue.replace('.', "_"), reading.reader).subjects([reading.queue])
     },
-    close: |publisher| Box::pin(publisher.close())
+    declare: declare_queue, delete: delete_queue, close: |publisher| Box::pin(publisher.close())
 );
 
 #[cfg(feature = "sqs")]
@@ -245,7 +252,21 @@ kind!(
     hapax_sqs::Sqs,
     hapax_sqs::SqsPublisher,
     |broker: &hapax_sqs::Sqs, reading: &Reading<'_>| broker.source(reading.queue),
-    close: |_| Box::pin(std::future::ready(())) // each message is a request of its own
+    declare: declare_queue, delete: delete_queue, close: |_| Box::pin(std::future::ready(())) // each message is a request of its own
+);
+
+#[cfg(feature = "kafka")]
+kind!(
+    hapax_kafka::Kafka, hapax_kafka::KafkaPublisher,
+    |broker: &hapax_kafka::Kafka, reading: &Reading<'_>| broker.source([reading.queue], reading.reader),
+    declare: create_topic, delete: delete_topic, close: |publisher| Box::pin(publisher.close())
+);
+
+#[cfg(feature = "redis")]
+kind!(
+    hapax_redis::Redis, hapax_redis::RedisPublisher,
+    |broker: &hapax_redis::Redis, reading: &Reading<'_>| broker.source(reading.queue, reading.reader),
+    declare: declare_queue, delete: delete_queue, close: |publisher| Box::pin(publisher.close())
 );
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ mod program;
 mod server {
     use hapax::{BoxError, Broker};
     use hapax_testkit::servers::{
-        MariaDbDatabase, MongoDatabase, Server, TestDatabase, mongodb_url, nats_url, rabbitmq_url, require,
+        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, mongodb_url, nats_url, rabbitmq_url, redis_url, require, sqs_url, unique,
         sqs_url, unique,
     };
     use tempfile::TempDir;
@@ -62,6 +62,14 @@ mod server {
 
     fn nats() -> Option<String> {
         require(Server::Nats).then(nats_url)
+    }
+
+    fn kafka() -> Option<String> {
+        require(Server::Kafka).then(kafka_url)
+    }
+
+    fn redis() -> Option<String> {
+        require(Server::Redis).then(redis_url)
     }
 
     fn sqs() -> Option<String> {
@@ -123,6 +131,14 @@ mod server {
         twice_is_once_on_postgres_and_nats: Store::postgres().await, nats();
         twice_is_once_on_mariadb_and_nats: Store::mariadb().await, nats();
         twice_is_once_on_mongodb_and_nats: Store::mongodb(), nats();
+        twice_is_once_on_sqlite_and_kafka: Some(Store::sqlite()), kafka();
+        twice_is_once_on_postgres_and_kafka: Store::postgres().await, kafka();
+        twice_is_once_on_mariadb_and_kafka: Store::mariadb().await, kafka();
+        twice_is_once_on_mongodb_and_kafka: Store::mongodb(), kafka();
+        twice_is_once_on_sqlite_and_redis: Some(Store::sqlite()), redis();
+        twice_is_once_on_postgres_and_redis: Store::postgres().await, redis();
+        twice_is_once_on_mariadb_and_redis: Store::mariadb().await, redis();
+        twice_is_once_on_mongodb_and_redis: Store::mongodb(), redis();
         twice_is_once_on_sqlite_and_sqs: Some(Store::sqlite()), sqs();
         twice_is_once_on_postgres_and_sqs: Store::postgres().await, sqs();
         twice_is_once_on_mariadb_and_sqs: Store::mariadb().await, sqs();

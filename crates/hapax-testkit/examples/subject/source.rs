@@ -3,7 +3,9 @@
 use std::error::Error;
 use std::time::Duration;
 
+use hapax::kafka::Kafka;
 use hapax::nats::Nats;
+use hapax::redis::Redis;
 use hapax::sqs::Sqs;
 use hapax::{BoxSource, Broker, Lines};
 
@@ -41,6 +43,11 @@ async fn on_broker(url: &str, queue: &str, form: Form) -> Result<BoxSource, Box<
             BoxSource::new(source.declare().ack_wait(lease))
         }
         Some("sqs") => BoxSource::new(Sqs::from_url(url)?.source(queue).declare().visibility(lease)),
+        Some("redis") => BoxSource::new(Redis::new(url)?.source(queue, READER).declare().lease(lease)),
+        Some("kafka") => {
+            let kafka = Kafka::from_url(url)?.property("session.timeout.ms", "6000")?;
+            BoxSource::new(kafka.source([queue], READER).declare())
+        }
         _ => Broker::open(url).await?.declare().source(queue, READER),
     })
 }

@@ -105,6 +105,10 @@ pairs! {
         Database::postgres().await, Some(Broker::Embedded), Length::from_environment();
     case_05_case_16_case_17_postgres_and_nats:
         Database::postgres().await, Broker::nats().await, Length::from_environment();
+    case_05_case_16_case_17_postgres_and_redis:
+        Database::postgres().await, Broker::redis().await, Length::from_environment();
+    case_05_case_16_case_17_postgres_and_kafka:
+        Database::postgres().await, Broker::kafka().await, Length::from_environment();
     case_05_case_16_case_17_postgres_and_sqs:
         Database::postgres().await, Broker::sqs().await, Length::from_environment();
     case_05_case_16_case_17_mariadb_and_rabbitmq:

@@ -3,7 +3,8 @@
 use hapax::sqlx::{self, Connection as _, SqliteConnection};
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{
-    PrivateMariaDb, PrivateMongo, PrivateNats, PrivatePostgres, PrivateRabbit, PrivateSqs, Server, require,
+    PrivateKafka, PrivateMariaDb, PrivateMongo, PrivateNats, PrivatePostgres, PrivateRabbit, PrivateRedis,
+    PrivateSqs, Server, require,
 };
 use tempfile::TempDir;
 
@@ -96,6 +97,9 @@ impl Database {
 pub(crate) enum Broker {
     RabbitMq(PrivateRabbit),
     Nats(PrivateNats),
+    Redis(PrivateRedis),
+    /// It keeps everything in memory: it is cut off instead.
+    Kafka(PrivateKafka, Proxy),
     /// moto forgets everything when it stops: it is cut off instead.
     Sqs(PrivateSqs, Proxy),
     /// The store's own queues, which are away when the store is.
@@ -117,6 +121,21 @@ impl Broker {
         Some(Self::Nats(PrivateNats::start().await.expect("a server of its own")))
     }
 
+    pub(crate) async fn redis() -> Option<Self> {
+        if !require(Server::PrivateRedis) {
+            return None;
+        }
+        Some(Self::Redis(PrivateRedis::start().await.expect("a server of its own")))
+    }
+
+    pub(crate) async fn kafka() -> Option<Self> {
+        if !require(Server::PrivateKafka) {
+            return None;
+        }
+        let (server, proxy) = PrivateKafka::start_behind().await.expect("a server of its own");
+        Some(Self::Kafka(server, proxy))
+    }
+
     pub(crate) async fn sqs() -> Option<Self> {
         if !require(Server::PrivateSqs) {
             return None;
@@ -130,6 +149,8 @@ impl Broker {
         match self {
             Self::RabbitMq(_) => "RabbitMQ",
             Self::Nats(_) => "JetStream",
+            Self::Redis(_) => "Redis Streams",
+            Self::Kafka(..) => "Kafka",
             Self::Sqs(..) => "SQS",
             Self::Embedded => "embedded queue",
         }
@@ -140,6 +161,8 @@ impl Broker {
         match self {
             Self::RabbitMq(node) => Some(node.url()),
             Self::Nats(server) => Some(server.url()),
+            Self::Redis(server) => Some(server.url()),
+            Self::Kafka(server, _) => Some(server.url()),
             Self::Sqs(server, proxy) => Some(proxy.route(&server.url()).expect("a URL")),
             Self::Embedded => None,
         }
@@ -150,7 +173,8 @@ impl Broker {
             Self::RabbitMq(node) if orderly => node.stop_orderly().await,
             Self::RabbitMq(node) => node.stop().await,
             Self::Nats(server) => server.stop().await,
-            Self::Sqs(_, proxy) => return proxy.cut(),
+            Self::Redis(server) => server.stop().await,
+            Self::Kafka(_, proxy) | Self::Sqs(_, proxy) => return proxy.cut(),
             Self::Embedded => return database.take_away(orderly).await,
         };
         taken.expect("it stops");
@@ -160,7 +184,8 @@ impl Broker {
         let given = match self {
             Self::RabbitMq(node) => node.start_again().await,
             Self::Nats(server) => server.start_again().await,
-            Self::Sqs(_, proxy) => return proxy.heal(),
+            Self::Redis(server) => server.start_again().await,
+            Self::Kafka(_, proxy) | Self::Sqs(_, proxy) => return proxy.heal(),
             Self::Embedded => return database.give_back().await,
         };
         given.expect("it starts again");
