@@ -5,8 +5,8 @@ mod program;
 mod server {
     use hapax::{BoxError, Broker};
     use hapax_testkit::servers::{
-        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, mongodb_url, nats_url, rabbitmq_url, redis_url, require, sqs_url, unique,
-        sqs_url, unique,
+        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, mongodb_url, nats_url, rabbitmq_url,
+        redis_url, require, sqs_url, unique,
     };
     use tempfile::TempDir;
 
