@@ -475,7 +475,7 @@ async fn a_server_that_takes_no_writes_is_unavailable() {
     store.finish(tx).await.unwrap();
     run(&mut root, "SET GLOBAL read_only = ON").await;
     let unavailable = |error: hapax_core::Error| {
-        assert!(is(&error, ErrorKind::Unavailable, Code::StoreReadOnly), "{error}")
+        assert!(is(&error, ErrorKind::Unavailable, Code::StoreReadOnly), "{error}");
     };
     unavailable(store.ping().await.unwrap_err());
     unavailable(store.begin_claim(&request(&consumer(), &[key("b")])).await.map(drop).unwrap_err());
