@@ -5,6 +5,8 @@ use std::path::Path;
 use hapax::Error;
 #[cfg(feature = "mongodb")]
 use hapax::MongoStore;
+#[cfg(feature = "mysql")]
+use hapax::MySqlStore;
 #[cfg(feature = "postgres")]
 use hapax::PgStore;
 #[cfg(feature = "sqlite")]
@@ -28,6 +30,8 @@ pub(crate) enum AnyStore {
     Sqlite(SqliteStore),
     #[cfg(feature = "postgres")]
     Postgres(PgStore),
+    #[cfg(feature = "mysql")]
+    MySql(MySqlStore),
     #[cfg(feature = "mongodb")]
     MongoDb(MongoStore),
 }
@@ -40,6 +44,8 @@ macro_rules! with_store {
             $crate::open::AnyStore::Sqlite($store) => $body,
             #[cfg(feature = "postgres")]
             $crate::open::AnyStore::Postgres($store) => $body,
+            #[cfg(feature = "mysql")]
+            $crate::open::AnyStore::MySql($store) => $body,
             #[cfg(feature = "mongodb")]
             $crate::open::AnyStore::MongoDb($store) => $body,
         }
@@ -55,6 +61,8 @@ macro_rules! with_sql_store {
             $crate::open::AnyStore::Sqlite($store) => $body,
             #[cfg(feature = "postgres")]
             $crate::open::AnyStore::Postgres($store) => $body,
+            #[cfg(feature = "mysql")]
+            $crate::open::AnyStore::MySql($store) => $body,
             #[cfg(feature = "mongodb")]
             $crate::open::AnyStore::MongoDb(_) => Err($crate::open::no_sql().into()),
         }
@@ -133,8 +141,7 @@ pub(crate) fn kind(args: &StoreArgs) -> Result<(StoreKind, String), Trouble> {
 }
 
 fn unknown_store() -> Error {
-    let context =
-        "the store's URL names no database that Hapax knows: begin it with sqlite:, postgres: or mongodb:";
+    let context = "the store's URL names no database that Hapax knows: begin it with sqlite:, postgres:, mysql: or mongodb:";
     Error::new(ErrorKind::Setup, Code::ConfigWrongValue, context)
 }
 
@@ -171,6 +178,10 @@ async fn connect(
         Some(StoreKind::Postgres) => {
             Ok(AnyStore::Postgres(PgStore::builder(url).schema(schema).pool(pool).connect().await?))
         }
+        #[cfg(feature = "mysql")]
+        Some(StoreKind::MySql) => {
+            Ok(AnyStore::MySql(MySqlStore::builder(url).schema(schema).pool(pool).connect().await?))
+        }
         #[cfg(feature = "mongodb")]
         Some(StoreKind::MongoDb) => {
             Ok(AnyStore::MongoDb(MongoStore::builder(url).prefix(schema).pool(pool).connect().await?))
@@ -180,6 +191,7 @@ async fn connect(
             let context = "this build was made without `mongodb`: build it with `--features mongodb`";
             Err(Error::new(ErrorKind::Setup, Code::NotAvailable, context))
         }
+        #[allow(unreachable_patterns, reason = "in a build that has them all")]
         Some(_) => Err(no_driver()),
         None => Err(unknown_store()),
     }
@@ -239,7 +251,7 @@ async fn set_up<D: SqlTarget>(config: &Config, store: &SqlStore<D>) -> Result<()
         store.roll_back(tx).await;
         return Ok(());
     }
-    if let Err(error) = D::script(tx.conn(), setup.sql.expose()).await {
+    if let Err(error) = D::set_up(tx.conn(), config.store.url.expose(), setup.sql.expose()).await {
         store.roll_back(tx).await;
         let context = format!("the database does not accept {}", setup.path.display());
         return Err(in_file(

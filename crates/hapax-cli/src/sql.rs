@@ -1,6 +1,8 @@
 //! Handlers of a configuration file: SQL with named parameters, run in the inbox's transaction.
 
 mod handler;
+#[cfg(feature = "mysql")]
+mod mysql;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod publish;

@@ -86,8 +86,8 @@ impl Lines {
         for queue in [&payments, &mails, &bookings] {
             publisher.declare(queue).await?;
         }
-        let source = |queue: &str| broker.source(queue, "shop");
-        let (payments, mails, bookings) = (source(&payments), source(&mails), source(&bookings));
+        let payments = broker.source(&payments, "orders");
+        let (mails, bookings) = (broker.source(&mails, "mails"), broker.source(&bookings, "accounting"));
         Ok(Self { publisher: BoxPublisher::new(publisher), payments, mails, bookings })
     }
 }

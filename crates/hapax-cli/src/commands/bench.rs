@@ -4,6 +4,8 @@ mod consume;
 mod contender;
 mod ground;
 mod http;
+#[cfg(feature = "mysql")]
+mod mysql;
 mod pace;
 mod payments;
 mod plain;

@@ -30,6 +30,8 @@ fn print(args: &Migrate) -> Result<ExitCode, Trouble> {
         StoreKind::Sqlite => migrations::<hapax::sqlx::Sqlite>(&schema),
         #[cfg(feature = "postgres")]
         StoreKind::Postgres => migrations::<hapax::sqlx::Postgres>(&schema),
+        #[cfg(feature = "mysql")]
+        StoreKind::MySql => migrations::<hapax::sqlx::MySql>(&schema),
         _ => return Err(open::no_driver().into()),
     };
     for migration in all {

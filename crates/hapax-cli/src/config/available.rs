@@ -30,17 +30,15 @@ fn refuse(place: Place, what: &str, cure: &str) -> Problem {
 fn store(config: &Config) -> Option<Problem> {
     let place = config.store.url.place;
     match config.store.kind {
-        StoreKind::MySql => {
-            Some(refuse(place, "a store on MySQL or MariaDB", "Use `sqlite:` or `postgres:`."))
-        }
         StoreKind::MongoDb => Some(refuse(
             place,
             "a configuration's store on MongoDB",
-            "Use `sqlite:` or `postgres:`, or the library.",
+            "Use `sqlite:`, `postgres:` or `mysql:`, or the library.",
         )),
         StoreKind::Sqlite if !cfg!(feature = "sqlite") => Some(left_out(place, "sqlite")),
         StoreKind::Postgres if !cfg!(feature = "postgres") => Some(left_out(place, "postgres")),
-        StoreKind::Sqlite | StoreKind::Postgres => None,
+        StoreKind::MySql if !cfg!(feature = "mysql") => Some(left_out(place, "mysql")),
+        StoreKind::Sqlite | StoreKind::Postgres | StoreKind::MySql => None,
     }
 }
 

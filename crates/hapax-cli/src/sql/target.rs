@@ -59,6 +59,17 @@ pub(crate) trait SqlTarget: Dialect {
     /// Runs a script of several statements.
     fn script(conn: &mut Self::Connection, sql: &str)
     -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+
+    /// Runs a script of the user's that makes tables, in the transaction that notes it; or, where tables are not made in
+    /// transactions, while that one is open.
+    fn set_up(
+        conn: &mut Self::Connection,
+        url: &str,
+        sql: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send {
+        let _ = url;
+        Self::script(conn, sql)
+    }
 }
 
 /// For each of a statement's parameters, its place among the handler's. The configuration was checked:

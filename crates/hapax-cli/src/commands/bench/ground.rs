@@ -19,6 +19,10 @@ pub(super) trait Arena: SqlTarget {
     const ADD_ALL: &'static str;
     /// Brings the tables into the same state before each pass.
     const LEVEL: &'static str;
+    /// What a sum is cast to, to be read as a whole number.
+    const WHOLE: &'static str = "bigint";
+    /// A parameter is a bare `?`, each use one of its own.
+    const BARE_PLACEHOLDERS: bool = false;
 
     /// The pool of those who are not protected: sqlx's defaults, and as many connections as workers.
     fn pool(url: &str, workers: u32) -> impl Future<Output = Result<Pool<Self>, sqlx::Error>> + Send;
@@ -66,11 +70,6 @@ pub(super) trait Arena: SqlTarget {
 /// What reads the same for each driver: sqlx's traits want concrete types.
 macro_rules! statements {
     () => {
-        async fn add(conn: &mut Self::Connection, sql: &SqlStr, payment: Payment) -> Result<(), sqlx::Error> {
-            let query = sqlx::query(sql.clone()).bind(payment.order_id).bind(payment.amount);
-            query.execute(conn).await.map(drop)
-        }
-
         async fn is_seen(conn: &mut Self::Connection, sql: &SqlStr, id: &str) -> Result<bool, sqlx::Error> {
             sqlx::query_scalar(sql.clone()).bind(id).fetch_one(conn).await
         }
@@ -122,7 +121,7 @@ impl<D: Arena> Ground<D> {
             add_all: text(D::ADD_ALL),
             is_seen: text("SELECT EXISTS (SELECT 1 FROM {seen} WHERE message_id = $1)"),
             see: text("INSERT INTO {seen} (message_id, processed_at) VALUES ($1, CURRENT_TIMESTAMP)"),
-            total: text("SELECT CAST(sum(total) AS bigint) FROM {orders}"),
+            total: text(&format!("SELECT CAST(sum(total) AS {}) FROM {{orders}}", D::WHOLE)),
         };
         Ok(Self { pool, store, texts })
     }
@@ -197,7 +196,10 @@ impl<D: Arena> Ground<D> {
 const ADD: &str = "UPDATE {orders} SET total = total + $2 WHERE id = $1";
 
 fn filled<D: Arena>(template: &str, schema: &str) -> String {
-    template.replace("{orders}", &D::table(schema, "orders")).replace("{seen}", &D::table(schema, "seen"))
+    let text = template
+        .replace("{orders}", &D::table(schema, "orders"))
+        .replace("{seen}", &D::table(schema, "seen"));
+    if D::BARE_PLACEHOLDERS { text.replace("$1", "?").replace("$2", "?") } else { text }
 }
 
 fn of_database<D: Arena>(store: &SqlStore<D>, error: sqlx::Error) -> Error {

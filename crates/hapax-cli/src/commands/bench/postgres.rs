@@ -23,6 +23,11 @@ WHERE o.id = p.id";
         pool.begin().await
     }
 
+    async fn add(conn: &mut Self::Connection, sql: &SqlStr, payment: Payment) -> Result<(), sqlx::Error> {
+        let query = sqlx::query(sql.clone()).bind(payment.order_id).bind(payment.amount);
+        query.execute(conn).await.map(drop)
+    }
+
     statements!();
 
     async fn add_all(
