@@ -58,6 +58,8 @@ struct Book {
     commit_failed: bool,
     failed: Option<Error>,
     connected: bool,
+    /// The group has given us our part, which may be nothing.
+    joined: bool,
     closed: bool,
 }
 
@@ -186,6 +188,7 @@ impl Ledger {
     pub(crate) fn assign(&self, places: Vec<Place>) {
         self.metrics.assigned.increment(places.len() as u64);
         let mut book = self.book();
+        book.joined = true;
         for place in places {
             book.remove(&place);
             let (topic, number) = place;
@@ -365,6 +368,12 @@ impl Ledger {
     /// Notes whether a broker answers, and says whether that is news.
     pub(crate) fn set_connected(&self, connected: bool) -> bool {
         std::mem::replace(&mut self.book().connected, connected) != connected
+    }
+
+    /// Whether what is there would come: the brokers answer, and the group has given us our part.
+    pub(crate) fn is_consuming(&self) -> bool {
+        let book = self.book();
+        book.connected && book.joined
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -236,7 +236,7 @@ impl Source for KafkaSource {
     }
 
     fn is_connected(&self) -> bool {
-        self.ledger.is_connected()
+        self.ledger.is_consuming()
     }
 
     async fn close(&mut self) {

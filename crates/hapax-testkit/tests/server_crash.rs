@@ -14,8 +14,8 @@ mod server {
     use hapax_core::{Envelope, Outgoing, Publisher as _};
     use hapax_testkit::process::Subject;
     use hapax_testkit::servers::{
-        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, nats_url, rabbitmq_url, redis_url,
-        require, sqs_url, unique,
+        MariaDbDatabase, MongoDatabase, PrivateKafka, Server, TestDatabase, nats_url, rabbitmq_url,
+        redis_url, require, sqs_url, unique,
     };
 
     async fn database() -> TestDatabase {
@@ -266,8 +266,26 @@ mod server {
             Sqs, sqs_url, ["sqs-before-ack", "sqs-after-ack"];
         case_05_killed_at_every_step_of_redis, case_15_a_message_from_redis_that_kills_is_set_aside_alone:
             Redis, redis_url, ["redis-before-ack", "redis-after-ack"];
-        case_05_killed_at_every_step_of_kafka, case_15_a_message_from_kafka_that_kills_is_set_aside_alone:
-            Kafka, kafka_url, ["kafka-before-ack", "kafka-after-ack"];
+    }
+
+    /// Of two groups that gather at once on this broker, one waits for the other: hence a broker for each test.
+    #[tokio::test]
+    async fn case_05_case_19_killed_at_every_step_of_kafka() {
+        if !require(Server::Postgres) || !require(Server::PrivateKafka) {
+            return;
+        }
+        let broker = PrivateKafka::start().await.expect("a broker of its own");
+        for step in BETWEEN.into_iter().chain(["kafka-before-ack", "kafka-after-ack"]) {
+            killed_at_a_step_of(&broker.url(), database().await.url(), step).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn case_15_a_message_from_kafka_that_kills_is_set_aside_alone() {
+        if require(Server::Postgres) && require(Server::PrivateKafka) {
+            let broker = PrivateKafka::start().await.expect("a broker of its own");
+            a_killer_is_set_aside_alone(&broker.url(), database().await.url()).await;
+        }
     }
 
     #[tokio::test]

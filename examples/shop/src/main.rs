@@ -60,7 +60,7 @@ impl Shop {
     /// How long nothing must have come before it ends. A broker that first divides its topics needs longer.
     fn patience(&self) -> Duration {
         let is_log = self.broker.as_ref().is_some_and(|url| url.starts_with("kafka"));
-        Duration::from_secs(if is_log { 10 } else { 1 })
+        Duration::from_secs(if is_log { 3 } else { 1 })
     }
 
     /// The queues of the orders, the mails, and accounting.

@@ -86,8 +86,8 @@ impl Lines {
         for queue in [&payments, &mails, &bookings] {
             publisher.declare(queue).await?;
         }
-        let payments = broker.source(&payments, "orders");
-        let (mails, bookings) = (broker.source(&mails, "mails"), broker.source(&bookings, "accounting"));
+        let source = |queue: &str| broker.source(queue, queue); // each has one reader
+        let (payments, mails, bookings) = (source(&payments), source(&mails), source(&bookings));
         Ok(Self { publisher: BoxPublisher::new(publisher), payments, mails, bookings })
     }
 }
@@ -102,13 +102,16 @@ async fn serve<B: Books>(shop: &Shop, store: &B, lines: Lines) -> Result<[Summar
     let orders = consumer("orders", store, lines.payments, shop)?.on_event(take_payment);
     let mails = consumer("mails", store, lines.mails, shop)?.on_event(send_mail::<B>);
     let books = consumer("accounting", &accounting, lines.bookings, shop)?.on_event(book::<B>);
-    let relay = Relay::new(store.clone(), lines.publisher).until_idle(shop.patience());
-    let (orders, mails, books, _) = tokio::try_join!(
-        orders.run_until(interrupted()),
-        mails.run_until(interrupted()),
-        books.run_until(interrupted()),
-        relay.run_until(interrupted()),
-    )?;
+    let (all_done, done) = tokio::sync::oneshot::channel::<()>();
+    let relay = Relay::new(store.clone(), lines.publisher).run_until(async { drop(done.await) });
+    let consumers = async {
+        let (orders, mails, books) =
+            (orders.run_until(interrupted()), mails.run_until(interrupted()), books.run_until(interrupted()));
+        let summaries = tokio::try_join!(orders, mails, books);
+        drop(all_done);
+        summaries
+    };
+    let ((orders, mails, books), _) = tokio::try_join!(consumers, relay)?;
     Ok([orders, mails, books])
 }
 

@@ -5,8 +5,8 @@ mod program;
 mod server {
     use hapax::{BoxError, Broker};
     use hapax_testkit::servers::{
-        MariaDbDatabase, MongoDatabase, Server, TestDatabase, kafka_url, mongodb_url, nats_url, rabbitmq_url,
-        redis_url, require, sqs_url, unique,
+        MariaDbDatabase, MongoDatabase, PrivateKafka, Server, TestDatabase, mongodb_url, nats_url,
+        rabbitmq_url, redis_url, require, sqs_url, unique,
     };
     use tempfile::TempDir;
 
@@ -64,8 +64,12 @@ mod server {
         require(Server::Nats).then(nats_url)
     }
 
-    fn kafka() -> Option<String> {
-        require(Server::Kafka).then(kafka_url)
+    /// Of groups that gather at once on this broker, one waits for the other: hence a broker for each test.
+    async fn kafka() -> Option<PrivateKafka> {
+        if !require(Server::PrivateKafka) {
+            return None;
+        }
+        Some(PrivateKafka::start().await.expect("a broker"))
     }
 
     fn redis() -> Option<String> {
@@ -131,10 +135,10 @@ mod server {
         twice_is_once_on_postgres_and_nats: Store::postgres().await, nats();
         twice_is_once_on_mariadb_and_nats: Store::mariadb().await, nats();
         twice_is_once_on_mongodb_and_nats: Store::mongodb(), nats();
-        twice_is_once_on_sqlite_and_kafka: Some(Store::sqlite()), kafka();
-        twice_is_once_on_postgres_and_kafka: Store::postgres().await, kafka();
-        twice_is_once_on_mariadb_and_kafka: Store::mariadb().await, kafka();
-        twice_is_once_on_mongodb_and_kafka: Store::mongodb(), kafka();
+        twice_is_once_on_sqlite_and_kafka: Some(Store::sqlite()), kafka().await.as_ref().map(PrivateKafka::url);
+        twice_is_once_on_postgres_and_kafka: Store::postgres().await, kafka().await.as_ref().map(PrivateKafka::url);
+        twice_is_once_on_mariadb_and_kafka: Store::mariadb().await, kafka().await.as_ref().map(PrivateKafka::url);
+        twice_is_once_on_mongodb_and_kafka: Store::mongodb(), kafka().await.as_ref().map(PrivateKafka::url);
         twice_is_once_on_sqlite_and_redis: Some(Store::sqlite()), redis();
         twice_is_once_on_postgres_and_redis: Store::postgres().await, redis();
         twice_is_once_on_mariadb_and_redis: Store::mariadb().await, redis();

@@ -1,7 +1,10 @@
-//! The suite that every source passes.
+//! The suites that every source and every publisher passes.
+
+use std::time::Duration;
 
 use hapax_core::{Envelope, Outgoing, Publisher, Timestamp};
 use hapax_kafka::{Kafka, KafkaPublisher, KafkaSource};
+use hapax_testkit::conformance::publisher::PublisherFixture;
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{PrivateKafka, Server, require, unique};
@@ -63,4 +66,34 @@ impl SourceFixture for OnKafka {
     }
 }
 
+impl PublisherFixture for OnKafka {
+    type Publisher = KafkaPublisher;
+
+    async fn publisher(&self) -> KafkaPublisher {
+        self.kafka.publisher().confirm_timeout(Duration::from_secs(5))
+    }
+
+    fn queue(&self) -> String {
+        self.topic.clone()
+    }
+
+    fn nowhere(&self) -> Option<String> {
+        Some(format!("{}.gone", self.topic))
+    }
+
+    /// More than the client sends (`message.max.bytes`).
+    fn too_large(&self) -> Option<usize> {
+        Some(32 << 20)
+    }
+
+    async fn cut_off(&self) {
+        self.proxy.cut();
+    }
+
+    async fn heal(&self) {
+        self.proxy.heal();
+    }
+}
+
 hapax_testkit::source_conformance!(OnKafka);
+hapax_testkit::publisher_conformance!(OnKafka);

@@ -19,6 +19,8 @@ struct OnNats {
 impl SourceFixture for OnNats {
     type Source = NatsSource;
 
+    const KNOWS_WHAT_IT_HOLDS: bool = true;
+
     /// The server takes a MiB, headers included.
     const LARGEST_BODY: usize = (1 << 20) - 4_096;
 

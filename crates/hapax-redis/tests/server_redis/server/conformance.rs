@@ -1,7 +1,8 @@
-//! The suite that every source passes.
+//! The suites that every source and every publisher passes.
 
 use hapax_core::{Envelope, Outgoing, Publisher};
 use hapax_redis::{RedisPublisher, RedisSource};
+use hapax_testkit::conformance::publisher::PublisherFixture;
 use hapax_testkit::conformance::source::SourceFixture;
 use hapax_testkit::proxy::Proxy;
 use hapax_testkit::servers::{Server, require};
@@ -17,6 +18,8 @@ struct OnRedis {
 
 impl SourceFixture for OnRedis {
     type Source = RedisSource;
+
+    const KNOWS_WHAT_IT_HOLDS: bool = true;
 
     async fn fresh() -> Option<Self> {
         if !require(Server::Redis) {
@@ -41,4 +44,34 @@ impl SourceFixture for OnRedis {
     }
 }
 
+impl PublisherFixture for OnRedis {
+    type Publisher = RedisPublisher;
+
+    async fn publisher(&self) -> RedisPublisher {
+        through(&self.proxy).publisher()
+    }
+
+    fn queue(&self) -> String {
+        self.stream.name.clone()
+    }
+
+    fn nowhere(&self) -> Option<String> {
+        Some(format!("{}.gone", self.stream.name))
+    }
+
+    /// Redis takes half a GiB in a field: its own tests have a smaller limit.
+    fn too_large(&self) -> Option<usize> {
+        None
+    }
+
+    async fn cut_off(&self) {
+        self.proxy.cut();
+    }
+
+    async fn heal(&self) {
+        self.proxy.heal();
+    }
+}
+
 hapax_testkit::source_conformance!(OnRedis);
+hapax_testkit::publisher_conformance!(OnRedis);

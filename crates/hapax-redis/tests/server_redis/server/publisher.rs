@@ -42,38 +42,6 @@ async fn each_message_has_a_result_of_its_own() {
 }
 
 #[tokio::test]
-async fn publishing_keeps_order_within_a_call() {
-    if !require(Server::Redis) {
-        return;
-    }
-    let stream = Stream::declared("in_order");
-    publish(&stream, 0..5_000).await;
-    let mut source = source(&redis(), &stream, 5_000).await;
-    assert!(numbers(&take(&mut source, 5_000).await).into_iter().eq(0..5_000));
-    source.close().await;
-}
-
-#[tokio::test]
-async fn publishing_fails_while_the_server_is_away_and_works_afterwards() {
-    if !require(Server::Redis) {
-        return;
-    }
-    let stream = Stream::declared("away");
-    let proxy = proxy();
-    let publisher = through(&proxy).publisher();
-    let publish = async |number| publisher.publish(vec![message(&stream.name, number)]).await.remove(0);
-    publish(1).await.unwrap();
-    proxy.cut();
-    for _ in 0..100 {
-        assert_eq!(publish(2).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    }
-    assert!(proxy.accepted() < 20, "it does not hammer a server that is away");
-    proxy.heal();
-    eventually("it publishes again", SOON, async || publish(3).await.is_ok()).await;
-    assert_eq!(stream.length(), 2);
-}
-
-#[tokio::test]
 async fn an_answer_that_never_comes_is_a_failure() {
     if !require(Server::Redis) {
         return;
