@@ -47,6 +47,7 @@ pub(crate) struct Ledger {
 
 /// The state of the assignment. Its lock is never held across an await or a call of the client.
 #[derive(Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is told by somebody else")]
 struct Book {
     partitions: BTreeMap<u64, Partition>,
     epochs: HashMap<Arc<str>, HashMap<i32, u64>>,

@@ -24,7 +24,7 @@ mod server {
     }
 
     #[tokio::test]
-    async fn case_46_a_handler_that_ends_the_transaction_harms_only_itself_on_postgres() {
+    async fn case_03_case_46_a_handler_that_ends_the_transaction_harms_only_itself_on_postgres() {
         if !require(Server::Postgres) {
             return;
         }

@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Bench) -> Result<ExitCode, Trouble> {
     let stop = shutdown::on_signal();
     let schema = format!("hapax_bench_{:08x}", fastrand::u32(..));
     let found = open::at_url(&args.store, &schema, Missing::Create).await?;
-    with_sql_store!(found, store => measure_on(&store, &args, &contenders, &stop).await)
+    with_sql_store!(found, store => Box::pin(measure_on(&store, &args, &contenders, &stop)).await)
 }
 
 /// The contenders that the arguments name; the baseline is always among them, and first.

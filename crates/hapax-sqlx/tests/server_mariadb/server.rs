@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use hapax_core::{
-    Claim, ClaimRequest, Code, ErrorKind, Inbox, InboxState, Key, Parking, Retention, Store, WaitingRoom,
+    Claim, ClaimRequest, Code, ErrorKind, Inbox, InboxState, InstanceId, Key, OnFailure, Outbox as _,
+    OutboxNumber, Parking, Publication, Retention, Store, Take, WaitingRoom,
 };
 use hapax_sqlx::{Isolation, MySqlStore};
 use hapax_testkit::servers::{MariaDbDatabase, PrivateMariaDb, Server, eventually, require};
@@ -519,4 +520,44 @@ async fn a_server_that_ends_transactions_unseen_is_refused() {
     let error = MySqlStore::with_options(ground.options()).connect().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Setup, "{error}");
     assert!(error.to_string().contains("innodb_rollback_on_timeout"), "{error}");
+}
+
+fn placed(body: &'static str) -> Publication {
+    Publication::bytes("OrderPlaced", body).key(body)
+}
+
+async fn unsent(store: &MySqlStore, relay: &InstanceId) -> Vec<(OutboxNumber, String)> {
+    let take = Take { relay, max: 100, on_failure: OnFailure::Block, away: &[] };
+    let rows = store.unsent(&take).await.unwrap();
+    rows.into_iter().map(|row| (row.number, String::from_utf8_lossy(&row.envelope.body).into())).collect()
+}
+
+#[tokio::test]
+async fn case_24_a_lower_number_committed_later_is_published_too() {
+    if !require(Server::MariaDb) {
+        return;
+    }
+    let database = MariaDbDatabase::create().await.unwrap();
+    let store = MySqlStore::connect(database.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let (outbox, relay) = (store.outbox_of("checkout").unwrap(), InstanceId("relay".to_owned()));
+    store.share_buckets(&relay, Duration::from_mins(10)).await.unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..2 {
+        connections.push(MySqlConnection::connect(database.url()).await.unwrap());
+    }
+    let [slow, quick] = connections.as_mut_slice() else { unreachable!("two were opened") };
+    let mut slow = slow.begin().await.unwrap();
+    outbox.publish(&mut slow, placed("slow")).await.unwrap();
+    let mut quick = quick.begin().await.unwrap();
+    outbox.publish(&mut quick, placed("quick")).await.unwrap();
+    quick.commit().await.unwrap();
+
+    let (later, body) = unsent(&store, &relay).await.pop().unwrap();
+    assert_eq!(body, "quick");
+    store.sent(&[later], false).await.unwrap();
+    slow.commit().await.unwrap();
+    let (earlier, body) = unsent(&store, &relay).await.pop().unwrap();
+    assert_eq!(body, "slow");
+    assert!(earlier < later);
 }
