@@ -15,11 +15,24 @@ pub(crate) fn run() -> Result {
     steps::run("format", &mut steps::cargo(["fmt", "--all", "--check"]))?;
     let mut lints = steps::cargo(["clippy", "--workspace", "--all-targets", "--quiet"]);
     steps::run("lints", lints.args(suite::FEATURES).args(["--", "-D", "warnings"]))?;
+    features()?;
     let mut documentation = steps::cargo(["doc", "--workspace", "--no-deps", "--quiet"]);
     steps::run("documentation", documentation.env("RUSTDOCFLAGS", "-D warnings"))?;
     main_command()?;
     suite::run(Scope::All, &[])?;
     cases::is_committed()
+}
+
+/// What each feature of the library needs it must switch on by itself; and the program builds with each of its own.
+fn features() -> Result {
+    let library =
+        ["", "sqlite", "postgres", "mysql", "mongodb", "rabbitmq", "kafka", "nats", "sqs", "redis", "http"];
+    for feature in library {
+        let mut check = steps::cargo(["check", "--quiet", "--package", "hapax", "--no-default-features"]);
+        steps::run(&format!("hapax with `{feature}`"), check.args(["--features", feature]))?;
+    }
+    let mut program = steps::cargo(["check", "--quiet", "--package", "hapax-cli"]);
+    steps::run("the program with its default features", &mut program)
 }
 
 /// As a newcomer runs it; and again, when everything is a duplicate.

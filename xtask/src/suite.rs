@@ -28,7 +28,7 @@ pub(crate) fn run(scope: Scope, args: &[String]) -> Result {
                 servers.name_to(command).env("HAPAX_REQUIRE_SERVERS", "1");
             });
             // A run of some of the tests says nothing about the others.
-            if args.is_empty() && has_nextest() { result.and(cases::write()) } else { result }
+            if args.is_empty() && has_nextest() { result.and_then(|()| cases::write()) } else { result }
         }
         Scope::Embedded => {
             let args: Vec<String> = args.iter().cloned().chain(WITHOUT_SERVERS.map(str::to_owned)).collect();

@@ -10,7 +10,7 @@ use crate::config::log::LogFormat;
 /// The variable that filters, as in `HAPAX_LOG=hapax=debug`.
 const VARIABLE: &str = "HAPAX_LOG";
 /// A lost connection that comes back is no error; lapin would call it one, several times over.
-const USUAL: &str = "info,lapin=off,sqlx=warn";
+const USUAL: &str = "info,lapin=off,sqlx=warn,async_nats=warn";
 
 /// Starts logging, at `info` unless `HAPAX_LOG` says otherwise.
 pub(crate) fn start(format: LogFormat) {

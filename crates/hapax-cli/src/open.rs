@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::config::interpolate::Surroundings;
 use crate::config::problem::{Placed, Problem};
 use crate::config::secret::SecretUrl;
-use crate::config::store::{Migrate, StoreKind};
+use crate::config::store::{Migrate, NO_REDIS, StoreKind, is_redis};
 use crate::sql::SqlTarget;
 use crate::trouble::{Trouble, cure};
 
@@ -193,6 +193,10 @@ async fn connect(
         }
         #[allow(unreachable_patterns, reason = "in a build that has them all")]
         Some(_) => Err(no_driver()),
+        None if is_redis(&SecretUrl::new(url)) => {
+            let context = format!("the store's URL names Redis, {NO_REDIS}");
+            Err(Error::new(ErrorKind::Setup, Code::NotAvailable, context))
+        }
         None => Err(unknown_store()),
     }
 }

@@ -51,7 +51,14 @@ const MISTAKES: &[Mistake] = &[
     mistake("UPDATE orders", "COMMIT; -- orders", "HX0005", 2, "COMMIT", "Hapax begins and commits"),
     mistake("INTO ledger", "INTO legder", "HX0006", 2, "legder", "no such table: legder"),
     mistake("UPDATE orders", "UPDTE orders", "HX0006", 2, "UPDTE", "syntax error"),
-    mistake("sqlite:shop.db", "mysql://shop:hunter2@localhost/shop", "HX0007", 2, "mysql", "not available"),
+    mistake(
+        "sqlite:shop.db",
+        "redis://shop:hunter2@localhost",
+        "HX0007",
+        2,
+        "redis",
+        "does not commit together",
+    ),
     mistake(
         "sqlite:shop.db",
         "mongodb://shop:hunter2@localhost/shop",

@@ -330,6 +330,8 @@ impl KafkaPublisher {
             // It sends nothing any more: the next call gets another.
             self.lock().take();
             opened.trouble.note(code, &reason);
+        } else if has_lost_its_place(cause) {
+            self.lock().take();
         }
         error::not_published(topic, cause, &opened.trouble, &self.shared.broker.address())
     }
@@ -339,6 +341,18 @@ impl KafkaPublisher {
         self.shared.metrics.published.increment(published as u64);
         self.shared.metrics.not_published.increment((results.len() - published) as u64);
     }
+}
+
+/// Whether the brokers take nothing more from this client: after messages that were given up, some do not know the numbers
+/// with which it goes on. Another client begins anew.
+fn has_lost_its_place(cause: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{
+        InvalidProducerEpoch, OutOfOrderSequenceNumber, ProducerFenced, UnknownProducerId,
+    };
+    matches!(
+        cause.rdkafka_error_code(),
+        Some(InvalidProducerEpoch | OutOfOrderSequenceNumber | ProducerFenced | UnknownProducerId)
+    )
 }
 
 impl fmt::Debug for KafkaPublisher {

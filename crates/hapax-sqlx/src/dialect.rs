@@ -94,6 +94,7 @@ impl Taking {
 
 /// Claims that a transaction holds.
 #[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "not every database is told everything")]
 pub struct Claims<'c> {
     pub(crate) consumer: &'c ConsumerName,
     pub(crate) ids: &'c [MessageId],

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use hapax::Code;
+
 use super::problem::Placed;
 use super::read::{Choice, Table, Value};
 use super::secret::{Secret, SecretUrl};
@@ -21,6 +23,17 @@ pub(crate) enum StoreKind {
     MySql,
     /// `mongodb:` or `mongodb+srv:`
     MongoDb,
+}
+
+/// Why Redis is no store: the mark and the change would lie in two places.
+pub(crate) const NO_REDIS: &str = "which does not commit together with the database that a handler changes: a crash in between would \
+                                   lose the message or double its effect";
+/// What to do about it.
+pub(crate) const USE_A_DATABASE: &str = "Let the store be the database that your handlers change.";
+
+/// Whether a URL names a Redis.
+pub(crate) fn is_redis(url: &SecretUrl) -> bool {
+    matches!(url.scheme(), "redis" | "rediss")
 }
 
 impl StoreKind {
@@ -124,7 +137,12 @@ fn read_url(table: &mut Table<'_>) -> Option<(Placed<SecretUrl>, StoreKind)> {
     };
     let url = SecretUrl::new(resolve_sqlite(&url, value.base()));
     let Some(kind) = StoreKind::of(&url) else {
-        value.wrong("names no database that Hapax knows", "Begin the URL with `sqlite:` or `postgres:`.");
+        if is_redis(&url) {
+            value.wrong_as(Code::NotAvailable, format!("names Redis, {NO_REDIS}"), USE_A_DATABASE);
+        } else {
+            let cure = "Begin the URL with `sqlite:`, `postgres:` or `mysql:`.";
+            value.wrong("names no database that Hapax knows", cure);
+        }
         return None;
     };
     Some((Placed::new(url, value.place()), kind))

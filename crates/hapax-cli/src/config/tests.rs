@@ -277,6 +277,17 @@ fn a_source_has_one_form() {
     }
 }
 
+#[test]
+fn redis_is_no_store() {
+    let redis = GOOD.replacen("sqlite:shop.db", "redis://shop:hunter2@cache", 1);
+    refused(
+        &redis,
+        Code::NotAvailable,
+        "4:7",
+        &["does not commit together", "the database that your handlers change"],
+    );
+}
+
 /// The good configuration with another broker and another source.
 fn on(broker: &str, source: &str) -> String {
     GOOD.replacen("kind = \"rabbitmq\"\nurl = \"amqp://localhost\"", broker, 1).replacen(

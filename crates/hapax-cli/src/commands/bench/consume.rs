@@ -163,7 +163,7 @@ impl<D: Arena> Pass<'_, D> {
     ) -> Result<Option<Duration>, Trouble> {
         self.ground.level().await?;
         let before = self.ground.total().await?;
-        publisher.declare(self.queue).await?;
+        self.declare(publisher).await?;
         for together in payments.deliveries().chunks(TOGETHER) {
             let outgoing = together.iter().cloned().map(|envelope| Outgoing::to_queue(self.queue, envelope));
             publisher.publish_all(outgoing.collect()).await?;
@@ -186,6 +186,19 @@ impl<D: Arena> Pass<'_, D> {
             return Err(Error::new(ErrorKind::Broken, Code::TotalsWrong, context).into());
         }
         Ok(tally.took())
+    }
+
+    /// A queue; on Kafka with as many partitions as there are workers, so that each of the plain ones has work.
+    async fn declare(&self, publisher: &BrokerPublisher) -> Result<(), Error> {
+        #[cfg(feature = "kafka")]
+        if self.url.starts_with("kafka:") {
+            let partitions = u16::try_from(self.workers).unwrap_or(u16::MAX);
+            return hapax::kafka::Kafka::from_url(self.url)?
+                .publisher()
+                .create_topic_of(self.queue, partitions)
+                .await;
+        }
+        publisher.declare(self.queue).await
     }
 
     async fn plainly(&self, tally: &Tally) -> Result<(), Trouble> {

@@ -1,10 +1,14 @@
 //! The plainest correct consumer of each broker, on its own client library: as many workers, each of which takes a
 //! message, handles it in a transaction, and acks it. It is not protected: a copy takes effect again.
 
+#[cfg(feature = "kafka")]
+mod kafka;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
+#[cfg(feature = "redis")]
+mod redis;
 
 use std::future::Future;
 
@@ -40,6 +44,10 @@ pub(super) async fn run(
     let ran = match scheme {
         #[cfg(feature = "rabbitmq")]
         "amqp" | "amqps" => rabbitmq::run(url, queue, workers, handle, tally).await,
+        #[cfg(feature = "kafka")]
+        "kafka" => kafka::run(url, queue, workers, handle, tally).await,
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => redis::run(url, queue, workers, handle, tally).await,
         #[cfg(feature = "nats")]
         "nats" | "tls" => nats::run(url, queue, workers, handle, tally).await,
         _ => {

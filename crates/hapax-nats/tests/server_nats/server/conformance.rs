@@ -1,5 +1,8 @@
 //! The suites that every source and every publisher passes.
 
+use std::collections::HashSet;
+use std::sync::Mutex;
+
 use hapax_core::{Envelope, Outgoing, Publisher};
 use hapax_nats::{NatsPublisher, NatsSource};
 use hapax_testkit::conformance::publisher::PublisherFixture;
@@ -14,6 +17,8 @@ struct OnNats {
     stream: Stream,
     proxy: Proxy,
     publisher: NatsPublisher,
+    /// The ids that the stream has.
+    published: Mutex<HashSet<String>>,
 }
 
 impl SourceFixture for OnNats {
@@ -29,12 +34,16 @@ impl SourceFixture for OnNats {
             return None;
         }
         let stream = Stream::with_consumer("conformance", config(ACK_WAIT)).await;
-        // The suite publishes copies, which the stream would recognise.
-        Some(Self { stream, proxy: proxy(), publisher: nats().publisher().without_deduplication() })
+        Some(Self { stream, proxy: proxy(), publisher: nats().publisher(), published: Mutex::default() })
     }
 
     async fn publish(&self, envelope: Envelope) {
-        let sent = self.publisher.publish(vec![Outgoing::to_queue(&self.stream.name, envelope)]).await;
+        let id = envelope.properties.message_id.clone().unwrap_or_default();
+        let is_copy = !self.published.lock().unwrap().insert(id);
+        // A copy is one that the stream would recognise.
+        let publisher = self.publisher.clone();
+        let publisher = if is_copy { publisher.without_deduplication() } else { publisher };
+        let sent = publisher.publish(vec![Outgoing::to_queue(&self.stream.name, envelope)]).await;
         sent.into_iter().for_each(|result| result.unwrap());
     }
 
