@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hapax_core::{ConsumerName, Purged, Retention, Timestamp, crash_point, micros};
+use hapax_core::{ConsumerName, ErrorKind, Purged, Retention, Timestamp, crash_point, micros};
 
 use crate::connection::Held;
 use crate::dialect::{Dialect, text};
@@ -10,16 +10,20 @@ use crate::error::{Result, failed};
 use crate::store::SqlStore;
 use crate::value::{Value, values};
 
+/// How often a purge that meets conflicts is run before it is left to the next sweep.
+const TRIES: u32 = 5;
+
 impl<D: Dialect> Retention for SqlStore<D> {
-    /// At most seven round trips. Of several instances each takes other rows.
+    /// At most seven round trips. Of several instances each takes other rows. Where the database ends the transaction
+    /// to resolve a conflict with a claim, it is run again: nothing is lost by it but time.
     async fn purge(&self, consumer: &ConsumerName, keep: Duration, max: u32) -> Result<Purged> {
-        let mut held = self.connections().side_transaction().await?;
-        let purged = self.purge_rows(&mut held, consumer, keep, max).await;
-        let purged = purged.map_err(failed::<D>("cannot purge the inbox"))?;
-        crash_point!("store-before-purge-commit");
-        held.commit().await?;
-        crash_point!("store-after-purge-commit");
-        Ok(purged)
+        for _ in 1..TRIES {
+            match self.purge_once(consumer, keep, max).await {
+                Err(error) if error.kind() == ErrorKind::Conflict => {}
+                done => return done,
+            }
+        }
+        self.purge_once(consumer, keep, max).await
     }
 
     async fn horizon(&self, consumer: &ConsumerName) -> Result<Option<Timestamp>> {
@@ -30,6 +34,16 @@ impl<D: Dialect> Retention for SqlStore<D> {
 }
 
 impl<D: Dialect> SqlStore<D> {
+    async fn purge_once(&self, consumer: &ConsumerName, keep: Duration, max: u32) -> Result<Purged> {
+        let mut held = self.connections().side_transaction().await?;
+        let purged = self.purge_rows(&mut held, consumer, keep, max).await;
+        let purged = purged.map_err(failed::<D>("cannot purge the inbox"))?;
+        crash_point!("store-before-purge-commit");
+        held.commit().await?;
+        crash_point!("store-after-purge-commit");
+        Ok(purged)
+    }
+
     async fn purge_rows(
         &self,
         held: &mut Held<D>,
